@@ -1,0 +1,29 @@
+"""recollect: keep training an image classifier on new tasks without forgetting the old ones or keeping their data."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "RFE": "recollect.core",
+    "RetrospectorChain": "recollect.core",
+    "RunConfig": "recollect.runs",
+    "open_stream": "recollect.streams",
+    "resolve": "recollect.runs",
+    "run": "recollect.runs",
+    "stream_from_tensors": "recollect.streams",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Public names load on first use, so that `recollect --help` does not wait for torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'recollect' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,160 @@
+"""The commands: parse, call, print. Heavy imports wait until a command runs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+
+app = App(
+    name="recollect",
+    help="Keep training an image classifier on new tasks without forgetting the old ones and without keeping the old data.",
+    help_format="plaintext",
+    version_flags=["--version"],
+)
+
+
+@app.command
+def run(
+    *,
+    stream: str,
+    method: str,
+    out: Path,
+    seed: int = 0,
+    data_root: Path | None = None,
+    set: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    backbone: str | None = None,
+    tasks: int | None = None,
+    train_per_class: int | None = None,
+    fixed_heads: Annotated[bool, Parameter(negative=())] = False,
+    measure_drift: Annotated[bool, Parameter(negative=())] = False,
+    precision: Literal["fp32", "bf16"] = "fp32",
+    device: str = "auto",
+    threads: int = 0,
+    force: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Learn a stream with a method and write a run folder: config.json, events.jsonl, result.json, checkpoint/.
+
+    The same command goes on where an interrupted run stopped, and does nothing where it finished.
+
+    Parameters
+    ----------
+    stream
+        What to learn; `recollect list` names them.
+    method
+        How to learn it; `recollect list` names them.
+    out
+        The run folder, new or of the same configuration.
+    seed
+        Decides everything random: order, splits, initial weights, augmentation, memory.
+    data_root
+        Folder with the unpacked archives or the archives themselves; downloaded once if left out.
+        For the stream `images` the folder of images.
+    set
+        Options as key=value, e.g. --set alpha=0 epochs=8 backbone.width=16; `recollect list --stream S --method M`
+        shows all of them with their defaults.
+    backbone
+        Another backbone than the stream's own.
+    tasks
+        Number of tasks; short for --set stream.tasks=N.
+    train_per_class
+        A seeded subset of so many training images a class; short for --set stream.train_per_class=N.
+    fixed_heads
+        Allocate all heads up front, as the paper does; tasks to come can then be read, and forward transfer measured.
+    measure_drift
+        Also measure the RMSE of drifted and rectified features after each task.
+    precision
+        fp32, or bf16 mixed precision.
+    device
+        auto, cpu, cuda, cuda:1, mps.
+    threads
+        Processor threads; 0 leaves torch's own choice.
+    force
+        Overwrite the run in this folder.
+    """
+    from rich.console import Console
+
+    from recollect.cli.progress import ProgressBar
+    from recollect.report.tables import print_result
+    from recollect.runs import parse, resolve
+    from recollect.runs import run as do_run
+
+    console = Console()
+    short = {"backbone": backbone, "stream.tasks": tasks, "stream.train_per_class": train_per_class}
+    settings = {key: value for key, value in short.items() if value is not None} | parse(set or [])
+    config = resolve(stream, method, seed, settings, fixed_heads=fixed_heads, measure_drift=measure_drift,
+                     precision=precision)  # fmt: skip
+    with ProgressBar(console, method) as bar:
+        result = do_run(config, out, data_root=data_root, force=force, device=device, threads=threads, observer=bar,
+                        command=shlex.join(["recollect", *sys.argv[1:]]))  # fmt: skip
+    print_result(console, result)
+    console.print(f"The run is in [bold]{out}[/].")
+
+
+@app.command(name="list")
+def list_(*, stream: str | None = None, method: str | None = None, backbone: str | None = None) -> None:
+    """Show the streams, methods and backbones; with --stream and --method, every option and its default.
+
+    Parameters
+    ----------
+    stream
+        Show the options of runs on this stream.
+    method
+        Show the options of this method.
+    backbone
+        Show the options with this backbone instead of the stream's own.
+    """
+    from rich.console import Console
+
+    from recollect.cli.listing import print_all, print_options
+
+    if stream or method or backbone:
+        print_options(Console(), stream or "split-digits", method or "rfe", backbone)
+    else:
+        print_all(Console())
+
+
+@app.command
+def demo(*, seeds: int = 1, out: Path = Path("runs/demo"), threads: int = 0) -> None:
+    """See RFE hold on to old tasks where fine-tuning forgets: finetune, er, rfe and joint on split-digits.
+
+    Parameters
+    ----------
+    seeds
+        How many seeds to run, 0 up.
+    out
+        Where the run folders and the picture go; finished runs found there are shown, not repeated.
+    threads
+        Processor threads; 0 leaves torch's own choice.
+    """
+    from rich.console import Console
+
+    from recollect.cli.demo import show_demo
+
+    show_demo(Console(), seeds, out, threads)
+
+
+def main() -> None:
+    """Run the command line; what a user can get wrong ends in a message and exit code 2."""
+    from recollect.errors import UserError
+
+    warnings.showwarning = show_warning
+    try:
+        app(exit_on_error=False, print_error=True)
+    except CycloptsError:
+        sys.exit(2)
+    except UserError as error:
+        print(f"recollect: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("recollect: interrupted; the same command goes on after the last finished task", file=sys.stderr)
+        sys.exit(130)
+
+
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Warnings are for people: one line, no source."""
+    print(f"recollect: {message}", file=sys.stderr)

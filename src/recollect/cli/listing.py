@@ -1,0 +1,43 @@
+"""`recollect list`: what there is, and every option with its default."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from recollect.methods import methods
+from recollect.nets import backbones
+from recollect.runs import available_options, describe
+from recollect.streams import streams
+
+
+def print_all(console: Console) -> None:
+    """Names and one line about each."""
+    backbone_lines = {name: (inspect.getdoc(make) or "").splitlines()[0] for name, make in backbones().items()}
+    for title, rows in (
+        ("streams", {name: source.about for name, source in streams().items()}),
+        ("methods", {name: method.about for name, method in methods().items()}),
+        ("backbones", backbone_lines),
+    ):
+        table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
+        for name, about in rows.items():
+            table.add_row(f"[bold]{name}[/]", escape(about))
+        console.print(table, "")
+    console.print("Options: recollect list --stream S --method M [--backbone B]")
+
+
+def print_options(console: Console, stream: str, method: str, backbone: str | None) -> None:
+    """Every option of such a run, as it is given to --set."""
+    found = available_options(stream, method, backbone)
+    table = Table(title=f"options of {method} on {stream}", title_justify="left", box=None, padding=(0, 2))
+    for column in ("option", "may be", "default", ""):
+        table.add_column(column, overflow="fold")
+    for section, options in found.items():
+        for name, option in options.items():
+            table.add_row(f"{section}.[bold]{name}[/]", describe(option.hint), json.dumps(option.default), escape(option.about))
+    console.print(table)
+    console.print("Give them as --set key=value; the part before the dot may be left out where the name is unique.")

@@ -1,0 +1,22 @@
+"""The paper's idea on torch alone, usable in anybody's training loop."""
+
+from recollect.core.auxiliary import AuxiliaryExtractor
+from recollect.core.chain import RetrospectorChain
+from recollect.core.frozen import Averaged, Frozen
+from recollect.core.identity import ClassMeans, average
+from recollect.core.objectives import feature_estimation
+from recollect.core.retrospector import GatedRetrospector, MLPRetrospector
+from recollect.core.rfe import RFE
+
+__all__ = [
+    "RFE",
+    "AuxiliaryExtractor",
+    "Averaged",
+    "ClassMeans",
+    "Frozen",
+    "GatedRetrospector",
+    "MLPRetrospector",
+    "RetrospectorChain",
+    "average",
+    "feature_estimation",
+]

@@ -1,0 +1,108 @@
+"""The chain: f̂_N = f_N(x), f̂_{t-1} = r_t(f̂_t, h_t(x)), down to the first task.
+
+With stride s only every s-th task is an anchor: tasks 0, s, 2s, … (0-based). Hop k leads to anchor k, from anchor k+1 or,
+for the last hop, from wherever the backbone is today. A task between anchors is read in the nearest later domain
+available. s = 1 makes every task an anchor, as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import overload
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from recollect.core.retrospector import Retrospector
+
+
+class RetrospectorChain(nn.Module):
+    """Retrospectors and their auxiliary extractors, grown as tasks arrive."""
+
+    def __init__(self, retrospector: Callable[[], Retrospector], auxiliary: Callable[[], nn.Module] | None,
+                 stride: int = 1) -> None:  # fmt: skip
+        super().__init__()
+        if stride < 1:
+            raise ValueError(f"the skip factor must be at least 1, got {stride}")
+        self.stride = stride
+        self.num_tasks = 0
+        self.retrospectors = nn.ModuleList()
+        self.auxiliaries = nn.ModuleList()
+        self._make_retrospector = retrospector
+        self._make_auxiliary = auxiliary
+
+    @property
+    def current(self) -> int:
+        """The task being learned, or learned last (0-based)."""
+        return self.num_tasks - 1
+
+    @property
+    def num_hops(self) -> int:
+        return len(self.retrospectors)
+
+    def is_anchor(self, task: int) -> bool:
+        return task % self.stride == 0
+
+    def domain(self, task: int) -> int:
+        """The task in whose feature space `task` is read today: itself, the next anchor, or today's space."""
+        anchor = -(-task // self.stride) * self.stride
+        return min(anchor, self.current)
+
+    def num_hops_to(self, task: int) -> int:
+        domain = self.domain(task)
+        return 0 if domain == self.current else self.num_hops - domain // self.stride
+
+    def begin_task(self, *, auxiliary_with_hop: bool = False) -> None:
+        """Grow for one more task: a hop to the last anchor, and the auxiliary extractor that the next hop will use.
+
+        A hop whose task was no anchor is replaced, since it started from a feature space that is gone.
+        `auxiliary_with_hop` grows h_t together with r_t instead of one task ahead (end-to-end training).
+        """
+        task = self.num_tasks
+        self.num_tasks += 1
+        if task > 0:
+            renewed = self.num_hops == -(-task // self.stride)
+            _place(self.retrospectors, self._make_retrospector(), renewed)
+            if auxiliary_with_hop and self._make_auxiliary is not None:
+                _place(self.auxiliaries, self._make_auxiliary(), renewed)
+        if not auxiliary_with_hop and self.is_anchor(task) and self._make_auxiliary is not None:
+            _place(self.auxiliaries, self._make_auxiliary(), renewed=False)
+
+    @property
+    def next_auxiliary(self) -> nn.Module | None:
+        """h_{t+1}, still without a retrospector of its own; None when nothing is being prepared."""
+        return self.auxiliaries[-1] if len(self.auxiliaries) > self.num_hops else None
+
+    def hop(self, index: int, f: Float[Tensor, "b d"], x: Tensor) -> Float[Tensor, "b d"]:
+        """One step back, to the space of anchor `index`."""
+        retrospector = self.retrospectors[index]
+        h = self.auxiliaries[index](x) if retrospector.uses_auxiliary else None
+        return retrospector(f, h)  # type: ignore[no-any-return]
+
+    @overload
+    def rewind(self, x: Tensor, f: Float[Tensor, "b d"], to: int) -> Float[Tensor, "b d"]: ...
+    @overload
+    def rewind(self, x: Tensor, f: Float[Tensor, "b d"], to: None = None) -> list[Float[Tensor, "b d"]]: ...
+    def rewind(
+        self, x: Tensor, f: Float[Tensor, "b d"], to: int | None = None
+    ) -> Float[Tensor, "b d"] | list[Float[Tensor, "b d"]]:
+        """Today's features of x carried back to the space of task `to`, or of every task when `to` is None."""
+        if to is not None and not 0 <= to < self.num_tasks:
+            raise ValueError(f"task {to} is not among the {self.num_tasks} tasks learned (counted from 0)")
+        num_hops = self.num_hops if to is None else self.num_hops_to(to)
+        estimates = [f]
+        for step in range(num_hops):
+            estimates.append(self.hop(self.num_hops - 1 - step, estimates[-1], x))
+        if to is not None:
+            return estimates[-1]
+        return [estimates[self.num_hops_to(task)] for task in range(self.num_tasks)]
+
+
+def _place(modules: nn.ModuleList, module: nn.Module, renewed: bool) -> None:
+    existing = next(modules.parameters(), None)
+    if existing is not None:
+        module = module.to(existing.device)
+    if renewed:
+        modules[len(modules) - 1] = module
+    else:
+        modules.append(module)

@@ -1,0 +1,92 @@
+"""Copies of a network that ordinary training cannot touch.
+
+`Frozen` is a teacher: its weights never move and `train()` does not wake it. What its BatchNorm does beside a training
+student is a stated policy. `Averaged` is an exponential moving average: θ̄ ← d θ̄ + (1 - d) θ, d = min(1 - 1/(step+1), decay).
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Statistics = Literal["frozen", "batch", "adapting"]
+STATISTICS: tuple[Statistics, ...] = ("frozen", "batch", "adapting")
+
+
+class _Deaf(nn.Module):
+    """A module that stays in evaluation mode whatever its parents are told."""
+
+    def train(self, mode: bool = True) -> Self:
+        return super().train(False)
+
+
+class Frozen(_Deaf):
+    """A copy of a module whose weights never move and that always evaluates.
+
+    `beside` is the copy read next to a training student. Its BatchNorm then normalises by the stored statistics
+    (`frozen`), by the batch with the stored ones untouched (`batch`), or by the batch with the stored ones following
+    the new data (`adapting`).
+    """
+
+    def __init__(self, module: nn.Module, statistics: Statistics = "frozen") -> None:
+        super().__init__()
+        if statistics not in STATISTICS:
+            raise ValueError(f"unknown teacher statistics {statistics!r}; choose from {', '.join(STATISTICS)}")
+        self.statistics = statistics
+        self.module = deepcopy(module).requires_grad_(False).eval()
+
+    @torch.no_grad()
+    def forward(self, *inputs: Any) -> Tensor:
+        return self.module(*inputs)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def beside(self, *inputs: Any) -> Tensor:
+        """Read next to a training student, under the stated policy for BatchNorm."""
+        if self.statistics == "frozen":
+            return self.module(*inputs)  # type: ignore[no-any-return]
+        norms = [m for m in self.module.modules() if isinstance(m, _BatchNorm)]
+        for norm in norms:
+            norm.training = True
+            norm.track_running_stats = self.statistics == "adapting"
+        try:
+            return self.module(*inputs)  # type: ignore[no-any-return]
+        finally:
+            for norm in norms:
+                norm.training, norm.track_running_stats = False, True
+
+
+class Averaged(_Deaf):
+    """A moving average of a module's parameters, warmed up; its float buffers are averaged too, others copied."""
+
+    step: Tensor
+
+    def __init__(self, module: nn.Module, decay: float = 0.999) -> None:
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise ValueError(f"the decay of a moving average lies in [0, 1), got {decay}")
+        self.decay = decay
+        self.module = deepcopy(module).requires_grad_(False).eval()
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def update(self, module: nn.Module) -> None:
+        """Move towards `module`, whose parameters and buffers must have the shapes averaged here."""
+        self.step += 1
+        decay = (1 - 1 / (self.step.float() + 1)).clamp(max=self.decay)
+        for mine, theirs in zip(_tensors(self.module), _tensors(module), strict=True):
+            if mine.is_floating_point():
+                mine.lerp_(theirs.to(mine.dtype), (1 - decay).to(mine.dtype))
+            else:
+                mine.copy_(theirs)
+
+    @torch.no_grad()
+    def forward(self, *inputs: Any) -> Tensor:
+        return self.module(*inputs)  # type: ignore[no-any-return]
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]

@@ -1,0 +1,12 @@
+"""L_FE(s, D, f) = E ||s(x) - f(x)||², averaged over the feature dimension as well as the batch."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+
+def feature_estimation(estimate: Float[Tensor, "b d"], target: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
+    """The one feature-estimation loss; no gradient reaches the target."""
+    return F.mse_loss(estimate.float(), target.detach().float())

@@ -1,0 +1,138 @@
+"""Retrospective Feature Estimation, for any training loop.
+
+stage 1   L_CE + α L_FE(f_t, D_t, f_{t-1})                    `drift_loss`
+stage 2   L_FE(adapter ∘ h_{t+1}, D_t, f_t)                   `distill_loss`
+          L_FE(r_t, D_t, f_{t-1}), with h_t frozen            `retrospect_loss`
+reading   f̂_{t-1} = r_t(f̂_t, h_t(x))                          `rewind`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, overload
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from recollect.core.auxiliary import AuxiliaryExtractor
+from recollect.core.chain import RetrospectorChain
+from recollect.core.frozen import Frozen, Statistics
+from recollect.core.objectives import feature_estimation
+from recollect.core.retrospector import Form, make_retrospector
+
+
+class RFE(nn.Module):
+    """A chain of retrospectors and the frozen teachers that it learns from.
+
+    Modules grown by `begin_task` are placed beside those grown before; on an accelerator call `.to(device)` after the
+    first. `auxiliary` may be any function that makes a module with an attribute `dim`.
+    """
+
+    def __init__(
+        self,
+        feature_dim: int,
+        *,
+        in_channels: int = 3,
+        auxiliary_dim: int = 128,
+        projection_dim: int = 128,
+        form: Form = "gated",
+        bias: bool = True,
+        final_relu: bool = False,
+        pool: Literal["max", "mean"] = "max",
+        auxiliary: Callable[[], nn.Module] | None = None,
+        stride: int = 1,
+        teacher_statistics: Statistics = "frozen",
+        end_to_end: bool = False,
+    ) -> None:
+        super().__init__()
+        self.feature_dim = feature_dim
+        self.teacher_statistics = teacher_statistics
+        self.end_to_end = end_to_end
+        make_auxiliary = auxiliary or (lambda: AuxiliaryExtractor(auxiliary_dim, in_channels, pool))
+        self._auxiliary_dim = int(make_auxiliary().dim) if auxiliary else auxiliary_dim
+        self.chain = RetrospectorChain(
+            lambda: make_retrospector(
+                form, feature_dim, self._auxiliary_dim, projection_dim, bias=bias, final_relu=final_relu
+            ),
+            None if form == "no-aux" else make_auxiliary,
+            stride,
+        )
+        self.adapter: nn.Linear | None = None
+        self.anchor: Frozen | None = None  # f of the last anchor, the target of the newest hop
+        self.recent: Frozen | None = None  # f_{t-1}, where task t-1 was no anchor
+
+    @property
+    def num_tasks(self) -> int:
+        return self.chain.num_tasks
+
+    @property
+    def previous(self) -> Frozen | None:
+        """f_{t-1}, or None in the first task."""
+        return self.recent or self.anchor
+
+    def begin_task(self) -> None:
+        """Grow r_t and h_{t+1} for one more task."""
+        self.chain.begin_task(auxiliary_with_hop=self.end_to_end)
+        h = self.chain.next_auxiliary
+        if h is not None:
+            self.adapter = nn.Linear(self._auxiliary_dim, self.feature_dim)
+            reference = next(h.parameters(), None)
+            if reference is not None:
+                self.adapter.to(reference.device)
+
+    def drift_loss(self, x: Tensor, f: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
+        """How far the training backbone's features of x have moved from f_{t-1}(x); zero in the first task."""
+        if self.previous is None:
+            return f.new_zeros(())
+        return feature_estimation(f, self.previous.beside(x))
+
+    def distill_loss(self, x: Tensor, f: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
+        """How far h_{t+1}, read through the adapter, is from f_t(x); zero where no h is being prepared."""
+        h = self.chain.next_auxiliary
+        if h is None or self.adapter is None:
+            return f.new_zeros(())
+        return feature_estimation(self.adapter(h(x)), f)
+
+    def retrospect_loss(self, x: Tensor, f: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
+        """How far r_t(f_t(x), x) is from the last anchor's features of x; zero in the first task."""
+        if self.anchor is None:
+            return f.new_zeros(())
+        target = self.anchor.beside(x) if self.end_to_end else self.anchor(x)
+        return feature_estimation(self.chain.hop(self.chain.num_hops - 1, f, x), target)
+
+    def distill_parameters(self) -> list[nn.Parameter]:
+        """h_{t+1} and its adapter."""
+        h = self.chain.next_auxiliary
+        return [] if h is None or self.adapter is None else [*h.parameters(), *self.adapter.parameters()]
+
+    def retrospect_parameters(self, *, whole_chain: bool = False) -> list[nn.Parameter]:
+        """r_t, without its h_t unless trained end to end; with `whole_chain` the earlier retrospectors too."""
+        if not self.chain.num_hops:
+            return []
+        modules = self.chain.retrospectors if whole_chain else self.chain.retrospectors[-1]
+        auxiliary = self.chain.auxiliaries[-1].parameters() if self.end_to_end and self.chain.auxiliaries else ()
+        return [*modules.parameters(), *auxiliary]
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """What the second stage of this task trains."""
+        return [*self.distill_parameters(), *self.retrospect_parameters()]
+
+    def end_task(self, backbone: nn.Module) -> None:
+        """Keep a frozen copy of the backbone as f_t, freeze the chain, and drop the adapter."""
+        teacher = Frozen(backbone, self.teacher_statistics)
+        if self.chain.is_anchor(self.chain.current):
+            self.anchor, self.recent = teacher, None
+        else:
+            self.recent = teacher
+        self.chain.requires_grad_(False)
+        self.adapter = None
+
+    @overload
+    def rewind(self, x: Tensor, f: Float[Tensor, "b d"], to: int) -> Float[Tensor, "b d"]: ...
+    @overload
+    def rewind(self, x: Tensor, f: Float[Tensor, "b d"], to: None = None) -> list[Float[Tensor, "b d"]]: ...
+    def rewind(
+        self, x: Tensor, f: Float[Tensor, "b d"], to: int | None = None
+    ) -> Float[Tensor, "b d"] | list[Float[Tensor, "b d"]]:
+        """Today's features of x carried back to the space of task `to` (0-based), or of every task."""
+        return self.chain.rewind(x, f, to)

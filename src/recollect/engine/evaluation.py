@@ -1,0 +1,84 @@
+"""Both evaluations in one pass over the images, counted on the device; drift in another, on request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from recollect.engine.runtime import Runtime, to_host
+from recollect.methods import Learner
+from recollect.methods.learner import num_right
+from recollect.metrics import rmse, squared_error
+from recollect.streams import Pixels, Split, Task
+
+Accuracies = dict[str, list[float | None]]
+BATCH_SIZE = 256
+
+
+def plain_batches(split: Split, pixels: Pixels, runtime: Runtime) -> Iterator[tuple[Tensor, Tensor]]:
+    """Normalised images and labels on the device, in order."""
+    for positions in torch.arange(len(split)).split(BATCH_SIZE):
+        images, labels = split.take(positions)
+        yield pixels.plain(images.to(runtime.device)), labels.to(runtime.device)
+
+
+@torch.inference_mode()
+def evaluate(learner: Learner, tasks: Sequence[Task], part: Literal["test", "validation"], pixels: Pixels,
+             runtime: Runtime) -> Accuracies:  # fmt: skip
+    """Accuracy in percent on each task: within the task (til), over all units (cil), and til without the chain."""
+    learner.eval()
+    found: Accuracies = {"til": [], "cil": [], "til_without_chain": []}
+    for task in tasks:
+        split: Split = getattr(task, part)
+        units = learner.network.units(task.info.index)
+        right = torch.zeros(3, dtype=torch.int64, device=runtime.device)
+        has_chain = False
+        for x, y in plain_batches(split, pixels, runtime):
+            with runtime.autocast():
+                scores = learner.scores(x)
+            right[0] += num_right(scores.til[:, units], y - units.start)
+            right[1] += num_right(scores.cil, y)
+            if scores.til_without_chain is not None:
+                has_chain = True
+                right[2] += num_right(scores.til_without_chain[:, units], y - units.start)
+        percent = [100 * count / len(split) if len(split) else None for count in right.tolist()]
+        found["til"].append(percent[0])
+        found["cil"].append(percent[1])
+        found["til_without_chain"].append(percent[2] if has_chain else None)
+    return found
+
+
+@torch.inference_mode()
+def original_features(learner: Learner, task: Task, pixels: Pixels, runtime: Runtime) -> Tensor:
+    """f_t of a task's own test images, taken when it ends; for the report only, never part of the model."""
+    learner.eval()
+    features = []
+    for x, _ in plain_batches(task.test, pixels, runtime):
+        with runtime.autocast():
+            features.append(to_host(learner.features(x)[0].float()))
+    return torch.cat(features) if features else torch.zeros(0, 1)
+
+
+@torch.inference_mode()
+def measure_drift(learner: Learner, task: Task, original: Tensor, pixels: Pixels,
+                  runtime: Runtime) -> tuple[float | None, float | None]:  # fmt: skip
+    """RMSE of a task's drifted and rectified features against its original ones."""
+    learner.eval()
+    totals = torch.zeros(2, device=runtime.device)
+    start, has_chain = 0, False
+    for x, _ in plain_batches(task.test, pixels, runtime):
+        with runtime.autocast():
+            current, estimates = learner.features(x)
+        then = original[start : start + len(x)].to(runtime.device)
+        start += len(x)
+        totals[0] += squared_error(current, then)
+        if estimates is not None:
+            has_chain = True
+            totals[1] += squared_error(estimates[task.info.index], then)
+    if not start:
+        return None, None
+    drifted, rectified = (rmse(total, original.numel()) for total in totals.tolist())
+    return drifted, rectified if has_chain else None

@@ -1,0 +1,90 @@
+"""One optimiser step, and the plateau that lowers a group's learning rate when its validation loss stalls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from recollect.errors import UserError
+from recollect.methods import Phase
+
+
+class NonFiniteLoss(UserError):
+    """The loss became NaN or infinite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plateau:
+    """Learning rate × factor once the loss has not fallen by a relative 1e-4 for `patience` epochs in a row."""
+
+    patience: int = 3
+    factor: float = 0.1
+    threshold: float = 1e-4
+
+
+class _Watch:
+    """The plateau of one parameter group."""
+
+    def __init__(self) -> None:
+        self.best = math.inf
+        self.num_stalled = 0
+
+    def lowers(self, loss: float, plateau: Plateau) -> bool:
+        if loss < self.best * (1 - plateau.threshold):
+            self.best, self.num_stalled = loss, 0
+            return False
+        self.num_stalled += 1
+        if self.num_stalled < plateau.patience:
+            return False
+        self.num_stalled = 0
+        return True
+
+
+class Optimiser:
+    """Adam over the groups of a phase; every other parameter of the learner is held still.
+
+    Calling it takes one step. Losses stay on the device until `losses` are asked for, so no step waits for the host.
+    """
+
+    def __init__(self, learner: nn.Module, phase: Phase, plateau: Plateau, num_steps: int, device: torch.device) -> None:
+        learner.requires_grad_(False)
+        groups = []
+        for parameters in phase.groups.values():
+            for parameter in parameters:
+                parameter.requires_grad_(True)
+            groups.append({"params": list(parameters), "lr": phase.schedule.learning_rate})
+        self.names = list(phase.groups)
+        self._adam = torch.optim.Adam(groups, fused=True)
+        self._plateau = plateau
+        self._watches = [_Watch() for _ in groups]
+        self._losses = torch.zeros(num_steps, device=device)
+        self.step = 0
+
+    def __call__(self, loss: Tensor) -> None:
+        self._adam.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._adam.step()
+        self._losses[self.step] = loss.detach()
+        self.step += 1
+
+    def begin_epoch(self) -> None:
+        self.step = 0
+
+    def mean_loss(self) -> float:
+        """The mean loss of the epoch so far; refuses to go on where it is not a number."""
+        losses = self._losses[: self.step]
+        if not bool(torch.isfinite(losses).all()):
+            first = int((~torch.isfinite(losses)).nonzero()[0, 0])
+            raise NonFiniteLoss(f"the loss became {float(losses[first])} at step {first + 1}")
+        return float(losses.mean())
+
+    def end_epoch(self, validation: Mapping[str, float]) -> dict[str, float]:
+        """Lower the learning rate of groups that stall; returns the rates that the next epoch trains with."""
+        for name, group, watch in zip(self.names, self._adam.param_groups, self._watches, strict=True):
+            if watch.lowers(validation[name], self._plateau):
+                group["lr"] *= self._plateau.factor
+        return {name: float(group["lr"]) for name, group in zip(self.names, self._adam.param_groups, strict=True)}

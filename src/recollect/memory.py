@@ -1,0 +1,113 @@
+"""A memory of past samples under a budget: named tensors filled by a reservoir or with the last k tasks.
+
+Slots are allocated once, so the state has the same shape whatever was stored; a dropped sample's slot is zeroed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from recollect.errors import UserError
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A draw from the memory; `values` holds what else was stored with each image."""
+
+    images: Tensor
+    labels: Tensor
+    tasks: Tensor
+    values: Mapping[str, Tensor]
+
+
+class Memory(nn.Module):
+    """At most `capacity` samples: uint8 image, label, task, and the named `fields`, given as one example each."""
+
+    images: Tensor
+    labels: Tensor
+    tasks: Tensor
+
+    def __init__(self, capacity: int, image_shape: tuple[int, ...], fields: Mapping[str, Tensor] | None = None) -> None:
+        super().__init__()
+        if capacity < 1:
+            raise UserError(f"memory capacity must be positive, got {capacity}; a method without memory is finetune or rfe")
+        self.capacity = capacity
+        self.size = 0
+        self.num_offered = 0
+        self.register_buffer("images", torch.zeros(capacity, *image_shape, dtype=torch.uint8))
+        self.register_buffer("labels", torch.zeros(capacity, dtype=torch.int64))
+        self.register_buffer("tasks", torch.zeros(capacity, dtype=torch.int64))
+        self._fields = tuple(fields or ())
+        for name, example in (fields or {}).items():
+            self.register_buffer(name, torch.zeros(capacity, *example.shape, dtype=example.dtype))
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the samples held now."""
+        return sum(buffer[: self.size].nbytes for buffer in self.buffers())
+
+    def admit(self, num: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Offer `num` samples to the reservoir (Vitter's algorithm R); returns the rows kept and the slots they go to.
+
+        After n offers each of them is held with probability capacity / n. Of rows meant for one slot the last wins.
+        """
+        counts = torch.arange(self.num_offered + 1, self.num_offered + num + 1)
+        draws = torch.randint(0, 1 << 62, (num,), generator=rng) % counts
+        slots = torch.where(counts <= self.capacity, counts - 1, draws).tolist()
+        kept = {slot: row for row, slot in enumerate(slots) if slot < self.capacity}
+        self.num_offered += num
+        self.size = min(self.num_offered, self.capacity)
+        return torch.tensor(list(kept.values()), dtype=torch.int64), torch.tensor(list(kept), dtype=torch.int64)
+
+    def write(self, slots: Tensor, images: Tensor, labels: Tensor, tasks: Tensor | int, **values: Tensor) -> None:
+        """Store samples in their slots."""
+        if not len(slots):
+            return
+        slots = slots.to(self.images.device)
+        self.images[slots], self.labels[slots], self.tasks[slots] = images, labels, torch.as_tensor(tasks, device=slots.device)
+        for name in self._fields:
+            buffer = self.get_buffer(name)
+            buffer[slots] = values[name].to(buffer.dtype)
+
+    def make_room(self, task: int, last_tasks: int, num_new: int, rng: torch.Generator) -> Tensor:
+        """Keep only the last `last_tasks` tasks up to `task`, in equal shares; returns free slots for `num_new` or fewer."""
+        held = self.tasks[: self.size].tolist()
+        shares = sorted({t for t in held if t > task - last_tasks} | {task})
+        share = self.capacity // len(shares)
+        keep: list[int] = []
+        for old in shares[:-1]:
+            slots = torch.tensor([slot for slot, t in enumerate(held) if t == old])
+            keep += sorted(slots[torch.randperm(len(slots), generator=rng)[:share]].tolist())
+        order = torch.tensor(keep, dtype=torch.int64, device=self.images.device)
+        num_new = min(num_new, self.capacity - len(keep))
+        for buffer in self.buffers():
+            rows = buffer[order].clone()
+            buffer.zero_()
+            buffer[: len(keep)] = rows
+        self.size = len(keep) + num_new
+        return torch.arange(len(keep), self.size)
+
+    def sample(self, num: int, rng: torch.Generator) -> Samples | None:
+        """`num` different samples, or all of them where fewer are held; None while empty."""
+        if not self.size:
+            return None
+        chosen = torch.randperm(self.size, generator=rng)[:num].to(self.images.device, non_blocking=True)
+        return self.at(chosen)
+
+    def at(self, slots: Tensor) -> Samples:
+        """What the given slots hold."""
+        values = {name: self.get_buffer(name)[slots] for name in self._fields}
+        return Samples(self.images[slots], self.labels[slots], self.tasks[slots], values)
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor([self.size, self.num_offered])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.size, self.num_offered = state.tolist()

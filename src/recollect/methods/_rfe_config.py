@@ -1,0 +1,68 @@
+"""The options of RFE in all its forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from recollect.core.frozen import STATISTICS, Statistics
+from recollect.core.identity import IDENTITIES, Identity
+from recollect.core.retrospector import FORMS, Form
+from recollect.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RFEConfig:
+    alpha: float = 1.0
+    """Weight of the feature-estimation loss in the first stage, α."""
+    keep: Literal["none", "previous", "reservoir"] = "none"
+    """Samples kept: none (RFE), of the last tasks (RFE-P), a reservoir over all tasks (RFE-B)."""
+    memory: int = 500
+    """Samples kept in all, |P| or |B|."""
+    last_tasks: int = 1
+    """RFE-P: from how many of the last tasks, k."""
+    memory_target: Literal["view", "stored"] = "view"
+    """Target of a memory sample: the teacher on the same view, or the stored feature (the authors' code)."""
+    form: Form = "gated"
+    """The retrospector: gated, mlp-residual, mlp-projection, no-aux."""
+    end_to_end: bool = False
+    """Train r_t and h_t together with f_t instead of in a second stage."""
+    auxiliary_dim: int = 128
+    """Outputs of the auxiliary extractor, dim(h)."""
+    projection_dim: int = 128
+    """Outputs of the projections, dim(a^f) = dim(a^h)."""
+    bias: bool = True
+    """Biases in the retrospector; the paper's parameter counts have none."""
+    final_relu: bool = True
+    """End r in ReLU where the backbone's features are non-negative; the paper's equation has none."""
+    pool: Literal["max", "mean"] = "max"
+    """Pooling of the input to 16x16 before h."""
+    stride: int = 1
+    """A retrospector every so many tasks, s."""
+    teacher_statistics: Statistics = "frozen"
+    """BatchNorm of f_{t-1} beside the training f_t: frozen, batch, adapting."""
+    identity: Identity = "average"
+    """How classes of different tasks are ranked: average (the paper), class-means."""
+    retrospect_epochs: int = 0
+    """Epochs of the second stage; 0 for as many as in the first."""
+    retrospect_learning_rate: float = 5e-3
+    """Learning rate of the second stage."""
+
+    def __post_init__(self) -> None:
+        for name, value, choices in (
+            ("keep", self.keep, ("none", "previous", "reservoir")),
+            ("memory_target", self.memory_target, ("view", "stored")),
+            ("form", self.form, FORMS),
+            ("pool", self.pool, ("max", "mean")),
+            ("teacher_statistics", self.teacher_statistics, STATISTICS),
+            ("identity", self.identity, IDENTITIES),
+        ):
+            if value not in choices:
+                raise UserError(f"{name} is one of {', '.join(choices)}; got {value!r}")
+        for name in ("memory", "last_tasks", "auxiliary_dim", "projection_dim", "stride"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.auxiliary_dim % 2:
+            raise UserError(f"auxiliary_dim must be even, got {self.auxiliary_dim}")
+        if self.alpha < 0 or self.retrospect_epochs < 0 or self.retrospect_learning_rate <= 0:
+            raise UserError("alpha and retrospect_epochs cannot be negative, retrospect_learning_rate must be positive")

@@ -1,0 +1,23 @@
+"""Fine-tuning, the lower bound: cross-entropy on the current task and no protection of the old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from recollect.methods.learner import BaselineConfig, Learner, Method, Phase
+from recollect.streams import Batch, TaskInfo
+
+
+class Finetune(Learner[BaselineConfig]):
+    """L = L_CE(D_t)."""
+
+    def phases(self, task: TaskInfo) -> Iterator[Phase]:
+        yield self.classifier_phase(task, self.loss, self.config.units)
+
+    def loss(self, batch: Batch) -> Tensor:
+        return self.network.cross_entropy(self.network(batch.x), batch.y, self.config.units)
+
+
+METHODS = {"finetune": Method(Finetune, BaselineConfig(), "no protection, the lower bound")}

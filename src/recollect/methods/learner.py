@@ -1,0 +1,183 @@
+"""The contract of a method. One file that defines a `Learner`, its config and a table `METHODS` is a new method.
+
+The engine calls, for each task: `begin_task`, then every phase of `phases` epoch by epoch, then `end_task`. It reads
+`scores` for both evaluations. Extra training is another phase, so progress, plateau, timing and resume cover it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+from recollect.errors import UserError
+from recollect.memory import Memory
+from recollect.nets import Network
+from recollect.registry import discover
+from recollect.rng import Key
+from recollect.streams import Batch, TaskData, TaskInfo
+
+Units = Literal["seen", "task"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast a phase trains."""
+
+    epochs: int
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the harness tells a method about the run."""
+
+    image_shape: tuple[int, int, int]
+    schedule: Schedule
+    key: Key
+
+
+class Update(Protocol):
+    """Backward and optimiser step; afterwards the parameters have moved."""
+
+    def __call__(self, loss: Tensor) -> None: ...
+
+
+class Validation(NamedTuple):
+    """Mean loss of each parameter group on a batch, and how many images were classified right, where that is known."""
+
+    losses: Mapping[str, Tensor]
+    num_correct: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of training: each group of parameters has its own plateau on its own validation loss."""
+
+    name: str
+    groups: Mapping[str, Sequence[nn.Parameter]]
+    step: Callable[[Batch, Update], None]
+    validate: Callable[[Batch], Validation]
+    schedule: Schedule
+    training: Sequence[nn.Module]
+    """Modules in training mode; all others evaluate."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Ranking scores over all units: read within the task (til), over all tasks (cil)."""
+
+    til: Tensor
+    cil: Tensor
+    til_without_chain: Tensor | None = None
+    """Old heads on today's features, for methods that have a chain."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameter counts held while training and needed at inference."""
+
+    training: int
+    inference: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineConfig:
+    """Options shared by methods that train one classifier."""
+
+    units: Units = "seen"
+    """Cross-entropy over all units seen so far, or over the image's own task's only with old heads frozen."""
+
+    def __post_init__(self) -> None:
+        if self.units not in ("seen", "task"):
+            raise UserError(f"units is 'seen' or 'task', got {self.units!r}")
+
+
+Config = TypeVar("Config")
+
+
+class Learner(nn.Module, ABC, Generic[Config]):
+    """A classifier that learns task by task. Its shape depends only on its config and the tasks begun."""
+
+    together: ClassVar[bool] = False
+    """Whether all tasks are learned at once."""
+
+    def __init__(self, network: Network, config: Config, setup: Setup) -> None:
+        super().__init__()
+        self.network = network
+        self.config = config
+        self.setup = setup
+
+    def begin_task(self, task: TaskInfo) -> None:
+        """Grow modules; nothing else."""
+        self.network.begin_task(task.num_classes)
+
+    @abstractmethod
+    def phases(self, task: TaskInfo) -> Iterable[Phase]:
+        """The training of a task, in order."""
+
+    def end_task(self, task: TaskInfo, data: TaskData) -> None:
+        """Write memories and take statistics, from the task's unaugmented training images."""
+        return
+
+    def scores(self, x: Tensor) -> Scores:
+        """Both evaluations from one pass."""
+        logits = self.network(x)
+        return Scores(til=logits, cil=logits)
+
+    def features(self, x: Tensor) -> tuple[Tensor, list[Tensor] | None]:
+        """Today's features and, where there is a chain, their estimates in the space of each task."""
+        return self.network.backbone(x), None
+
+    def parameter_counts(self) -> Parameters:
+        """The network alone, unless a method holds more."""
+        count = num_parameters(self.network)
+        return Parameters(count, count)
+
+    def memories(self) -> list[Memory]:
+        """Every store of samples, for the accounts."""
+        return [module for module in self.modules() if isinstance(module, Memory)]
+
+    def classifier_phase(self, task: TaskInfo, loss: Callable[[Batch], Tensor], units: Units,
+                         after: Callable[[Batch], None] = lambda batch: None) -> Phase:  # fmt: skip
+        """The usual phase: train backbone and heads on `loss`, then do `after`; watch the cross-entropy."""
+        network = self.network
+        heads = network.heads[: task.index + 1] if units == "seen" or self.together else network.heads[task.index]
+
+        def step(batch: Batch, update: Update) -> None:
+            update(loss(batch))
+            after(batch)
+
+        def validate(batch: Batch) -> Validation:
+            logits = network(batch.x)
+            ce = network.cross_entropy(logits, batch.y, units)
+            return Validation({"classifier": ce}, num_right(logits[:, network.seen()], batch.y))
+
+        groups = {"classifier": [*network.backbone.parameters(), *heads.parameters()]}
+        return Phase("fit", groups, step, validate, self.setup.schedule, [network.backbone, heads])
+
+
+def num_right(scores: Tensor, y: Tensor) -> Tensor:
+    """How many rows have their largest score at y, on the device."""
+    return (scores.argmax(dim=1) == y).sum()
+
+
+def num_parameters(*modules: nn.Module) -> int:
+    """Parameters of the modules together."""
+    return sum(p.numel() for module in modules for p in module.parameters())
+
+
+class Method(NamedTuple):
+    """A row of a method file's table: the learner and its default config."""
+
+    learner: type[Learner[Any]]
+    config: Any
+    about: str
+
+
+def methods() -> dict[str, Method]:
+    """All registered methods."""
+    return discover("recollect.methods", "METHODS")

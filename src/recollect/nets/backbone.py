@@ -1,0 +1,72 @@
+"""What a backbone is: a module from images [b, c, h, w] to features [b, feature_dim] that says how they look.
+
+`nonnegative` tells retrospectors to end in ReLU. Any module serves: `as_backbone` finds its dimension by a dry run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from recollect.errors import UserError
+from recollect.registry import discover
+
+
+@runtime_checkable
+class Backbone(Protocol):
+    """The contract; a module that has these attributes needs no wrapping."""
+
+    feature_dim: int
+    nonnegative: bool
+
+
+class Wrapped(nn.Module):
+    """A user's own module with the two attributes that a backbone needs."""
+
+    def __init__(self, module: nn.Module, feature_dim: int, nonnegative: bool) -> None:
+        super().__init__()
+        self.module = module
+        self.feature_dim = feature_dim
+        self.nonnegative = nonnegative
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.module(x)  # type: ignore[no-any-return]
+
+
+def as_backbone(module: nn.Module, image_shape: tuple[int, int, int], *, feature_dim: int | None = None,
+                nonnegative: bool | None = None) -> nn.Module:  # fmt: skip
+    """`module` as a backbone for images of `image_shape`; what is not given is asked of it or found by a dry run."""
+    if isinstance(module, Backbone) and feature_dim is None and nonnegative is None:
+        return module
+    if feature_dim is None:
+        feature_dim = getattr(module, "feature_dim", None) or _dry_run(module, image_shape)
+    if nonnegative is None:
+        nonnegative = bool(getattr(module, "nonnegative", False))
+    return Wrapped(module, feature_dim, nonnegative)
+
+
+@torch.no_grad()
+def _dry_run(module: nn.Module, image_shape: tuple[int, int, int]) -> int:
+    reference = next(module.parameters(), torch.zeros(()))
+    was_training = module.training
+    try:
+        features = module.eval()(torch.zeros(2, *image_shape, device=reference.device, dtype=reference.dtype))
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"the backbone {type(module).__name__} does not take images of shape {image_shape}: {error}"
+        ) from error
+    finally:
+        module.train(was_training)
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise UserError(f"a backbone gives features of shape [batch, dim], but {type(module).__name__} gave {shape}; "
+                        "flatten its output or wrap it")  # fmt: skip
+    return features.shape[1]
+
+
+def backbones() -> dict[str, Callable[..., nn.Module]]:
+    """All registered backbones: functions of the image shape and keyword options."""
+    return discover("recollect.nets", "BACKBONES")

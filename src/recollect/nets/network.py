@@ -1,0 +1,75 @@
+"""A backbone and one linear head per task; the heads' outputs, side by side, are the classifier's units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from recollect.errors import UserError
+from recollect.rng import Key
+
+
+class Network(nn.Module):
+    """Heads grow as tasks arrive; `fixed_heads` allocates all of them up front, as the paper does."""
+
+    task_of_unit: Tensor
+
+    def __init__(self, backbone: nn.Module, key: Key, fixed_heads: Sequence[int] = ()) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.feature_dim = int(backbone.feature_dim)  # type: ignore[arg-type]
+        self.heads = nn.ModuleList()
+        self.num_tasks = 0
+        self.fixed_heads = tuple(fixed_heads)
+        self._key = key / "heads"
+        self.register_buffer("task_of_unit", torch.zeros(0, dtype=torch.int64), persistent=False)
+        for num_classes in self.fixed_heads:
+            self._add_head(num_classes)
+
+    def begin_task(self, num_classes: int) -> None:
+        """Give the next task its head."""
+        task = self.num_tasks
+        self.num_tasks += 1
+        if self.fixed_heads:
+            if task >= len(self.fixed_heads) or self.fixed_heads[task] != num_classes:
+                raise UserError(f"task {task + 1} has {num_classes} classes but heads are fixed to {self.fixed_heads}; "
+                                "set fixed_heads=false to let heads grow")  # fmt: skip
+        else:
+            self._add_head(num_classes)
+
+    def _add_head(self, num_classes: int) -> None:
+        device = self.task_of_unit.device
+        with (self._key / len(self.heads)).initialising():
+            head = nn.Linear(self.feature_dim, num_classes)
+        new = torch.full((num_classes,), len(self.heads), dtype=torch.int64, device=device)
+        self.task_of_unit = torch.cat([self.task_of_unit, new])
+        self.heads.append(head.to(device))
+
+    def units(self, task: int) -> slice:
+        """Where a task's units lie in the classifier's outputs."""
+        sizes = [int(head.out_features) for head in self.heads]
+        return slice(sum(sizes[:task]), sum(sizes[: task + 1]))
+
+    def seen(self) -> slice:
+        """The units of all tasks begun so far."""
+        return slice(0, self.units(self.num_tasks - 1).stop)
+
+    def logits(self, f: Float[Tensor, "b d"]) -> Float[Tensor, "b units"]:
+        """All heads on the same features."""
+        return torch.cat([head(f) for head in self.heads], dim=1)
+
+    def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b units"]:
+        return self.logits(self.backbone(x))
+
+    def cross_entropy(self, logits: Float[Tensor, "b units"], y: Int[Tensor, " b"],
+                      units: str) -> Float[Tensor, ""]:  # fmt: skip
+        """Cross-entropy over all units seen so far, or over the units of each image's own task (`units="task"`)."""
+        logits = logits.float()[:, self.seen()]
+        if units == "task":
+            tasks = self.task_of_unit[self.seen()]
+            logits = logits.masked_fill(tasks[None, :] != tasks[y][:, None], float("-inf"))
+        return F.cross_entropy(logits, y)

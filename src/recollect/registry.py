@@ -1,0 +1,37 @@
+"""Finding methods, streams and backbones: every module of a package that defines a table adds its rows.
+
+Third parties add theirs through entry points of the group `recollect.methods`, `recollect.streams` or
+`recollect.backbones`, each pointing at such a table.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from recollect.errors import UserError
+
+
+def discover(package: str, table: str) -> dict[str, Any]:
+    """All rows of the mappings called `table` in the modules of `package` and in the entry points of its group."""
+    root = importlib.import_module(package)
+    modules = (importlib.import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(root.__path__))
+    tables: list[Mapping[str, Any]] = [getattr(module, table) for module in modules if hasattr(module, table)]
+    tables += [point.load() for point in entry_points(group=f"recollect.{table.lower()}")]
+    found: dict[str, Any] = {}
+    for rows in tables:
+        for name, row in rows.items():
+            if name in found:
+                raise UserError(f"two {table.lower()} are called {name!r}; rename one of them")
+            found[name] = row
+    return dict(sorted(found.items()))
+
+
+def lookup(kind: str, rows: Mapping[str, Any], name: str) -> Any:
+    """The row called `name`, or a message that lists what there is."""
+    if name not in rows:
+        raise UserError(f"unknown {kind} {name!r}; choose from {', '.join(rows)}")
+    return rows[name]

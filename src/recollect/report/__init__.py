@@ -1,0 +1,1 @@
+"""Tables and figures; reads results only."""

@@ -1,0 +1,131 @@
+"""A run's whole configuration, resolved from a stream's protocol and the user's settings, with a hash as its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from recollect.engine import Training
+from recollect.errors import UserError
+from recollect.methods import Method, methods
+from recollect.nets import backbones
+from recollect.registry import lookup
+from recollect.runs.settings import Option, check, options_of, options_of_function
+from recollect.streams import Source, StreamOptions, streams
+
+SECTIONS = ("stream", "method", "backbone", "training")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides what is learned; where data lies and what computes it is left out."""
+
+    stream: str
+    method: str
+    backbone: str
+    seed: int
+    stream_options: StreamOptions
+    method_options: Any
+    backbone_options: Mapping[str, Any]
+    training: Training
+    fixed_heads: bool = False
+    measure_drift: bool = False
+    precision: str = "fp32"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with the hash of all of them."""
+        plain = {
+            "stream": {"name": self.stream, **dataclasses.asdict(self.stream_options)},
+            "method": {"name": self.method, **dataclasses.asdict(self.method_options)},
+            "backbone": {"name": self.backbone, **self.backbone_options},
+            "training": dataclasses.asdict(self.training),
+            "seed": self.seed,
+            "fixed_heads": self.fixed_heads,
+            "measure_drift": self.measure_drift,
+            "precision": self.precision,
+        }
+        canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return plain | {"hash": hashlib.sha256(canonical.encode()).hexdigest()[:16]}
+
+    @property
+    def hash(self) -> str:
+        return str(self.to_json()["hash"])
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> RunConfig:
+        """The config that wrote `data`; checked like settings typed by hand."""
+        try:
+            names = {section: data[section]["name"] for section in ("stream", "method", "backbone")}
+            settings = {
+                f"{section}.{key}": value
+                for section in SECTIONS for key, value in data[section].items() if key != "name"
+            }  # fmt: skip
+            config = resolve(names["stream"], names["method"], data["seed"], settings | {"backbone": names["backbone"]},
+                             fixed_heads=data["fixed_heads"], measure_drift=data["measure_drift"],
+                             precision=data["precision"])  # fmt: skip
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"not a run's config.json: {type(error).__name__} {error}") from error
+        if config.hash != data.get("hash"):
+            raise UserError("config.json does not match its own hash; it was edited: start a new run with --set instead")
+        return config
+
+
+def available_options(stream: str, method: str, backbone: str | None = None) -> dict[str, dict[str, Option]]:
+    """Every option that a run of this stream, method and backbone takes, with its default, by section."""
+    source: Source = lookup("stream", streams(), stream)
+    learner: Method = lookup("method", methods(), method)
+    protocol = source.protocol
+    name = backbone or protocol.backbone
+    found = {
+        "stream": options_of("stream", source.options),
+        "method": options_of("method", learner.config),
+        "backbone": options_of_function("backbone", lookup("backbone", backbones(), name)),
+        "training": options_of("training", Training()),
+    }
+    own = protocol.backbone_options if name == protocol.backbone else {}
+    for section, defaults in (("training", protocol.training), ("method", protocol.method), ("backbone", own)):
+        for key, value in defaults.items():
+            if key in found[section]:
+                found[section][key] = dataclasses.replace(found[section][key], default=value)
+    return found
+
+
+def resolve(stream: str, method: str, seed: int, settings: Mapping[str, Any] | None = None, *, fixed_heads: bool = False,
+            measure_drift: bool = False, precision: str = "fp32") -> RunConfig:  # fmt: skip
+    """The stream's protocol, then the method's defaults, then the user's settings, which win."""
+    settings = dict(settings or {})
+    backbone = settings.pop("backbone", None)
+    if backbone is not None and not isinstance(backbone, str):
+        raise UserError(f"backbone is a name, got {backbone!r}")
+    options = available_options(stream, method, backbone)
+    values = {section: {name: option.default for name, option in found.items()} for section, found in options.items()}
+    for key, value in settings.items():
+        option = _find(key, options)
+        values[option.section][option.name] = check(option, value)
+    try:
+        return RunConfig(
+            stream=stream, method=method, seed=seed, backbone=backbone or streams()[stream].protocol.backbone,
+            stream_options=dataclasses.replace(streams()[stream].options, **values["stream"]),
+            method_options=dataclasses.replace(methods()[method].config, **values["method"]),
+            backbone_options=values["backbone"], training=Training(**values["training"]),
+            fixed_heads=fixed_heads, measure_drift=measure_drift, precision=precision,
+        )  # fmt: skip
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _find(key: str, options: Mapping[str, Mapping[str, Option]]) -> Option:
+    section, _, name = key.rpartition(".")
+    places = [found[name] for where, found in options.items() if name in found and section in ("", where)]
+    if len(places) == 1:
+        return places[0]
+    if places:
+        raise UserError(f"{key!r} is an option of {' and '.join(p.section for p in places)}; write {places[0].section}.{key}")
+    known = ", ".join(f"{where}.{each}" for where, found in options.items() for each in found)
+    raise UserError(f"no option is called {key!r}; there are {known}")

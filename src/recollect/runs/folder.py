@@ -1,0 +1,114 @@
+"""Run folders: `config.json`, `events.jsonl`, `result.json` and `checkpoint/`. Files appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from recollect.engine import Observer
+from recollect.errors import UserError
+from recollect.runs.config import RunConfig
+
+OWN = ("config.json", "events.jsonl", "result.json", "checkpoint")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); move it away and run again") from error
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    aside = path.with_suffix(".unfinished")
+    with aside.open("w", encoding="utf-8") as file:
+        json.dump(data, file, indent=1, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
+class RunFolder:
+    """One run's folder, claimed for one config."""
+
+    def __init__(self, path: Path, config: RunConfig, *, force: bool = False) -> None:
+        self.path = path
+        self._config = config
+        self._force = force
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path} is a file; give a folder as --out")
+        contents = [p.name for p in path.iterdir()] if path.exists() else []
+        if contents and "config.json" not in contents:
+            raise UserError(f"{path} holds {contents[0]!r} and is no run folder; give an empty or new folder as --out")
+        if contents and not force:
+            found = read_json(path / "config.json")
+            other = found.get("hash") if isinstance(found, dict) else None
+            if other != config.hash:
+                raise UserError(f"{path} holds a run of another configuration (hash {other}, this one is {config.hash}); "
+                                "choose another --out, or overwrite it with --force")  # fmt: skip
+
+    def claim(self) -> None:
+        """Make the folder this run's own; with `force` whatever an earlier run left in it goes."""
+        if self._force:
+            for name in OWN:
+                target = self.path / name
+                shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / "config.json").exists():
+            write_json(self.path / "config.json", self._config.to_json())
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoint"
+
+    def result(self) -> dict[str, Any] | None:
+        """The finished result, if there is one and it is not to be overwritten."""
+        path = self.path / "result.json"
+        return dict(read_json(path)) if path.exists() and not self._force else None
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        write_json(self.path / "result.json", result)
+
+
+class EventLog(Observer):
+    """Appends each event to events.jsonl, and tells another observer everything."""
+
+    def __init__(self, path: Path, other: Observer) -> None:
+        self._path = path
+        self._other = other
+
+    def event(self, kind: str, **fields: Any) -> None:
+        line = json.dumps({"event": kind, "time": datetime.now(UTC).isoformat(timespec="seconds"), **fields})
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        self._other.event(kind, **fields)
+
+    def phase(self, title: str, num_images: int) -> None:
+        self._other.phase(title, num_images)
+
+    def advance(self, num_images: int) -> None:
+        self._other.advance(num_images)
+
+    def report(self, loss: float | None = None, accuracy: float | None = None) -> None:
+        self._other.report(loss, accuracy)
+
+
+def code_version() -> str:
+    """The commit of the checkout that this code runs from, marked where it was changed; else the package's version."""
+    here = Path(__file__).parent
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=True).stdout.strip()
+    try:
+        commit = git("rev-parse", "HEAD")
+        git("ls-files", "--error-unmatch", __file__)  # a checkout that merely contains the environment is not ours
+        return f"{commit}{'+changes' if git('status', '--porcelain', '--untracked-files=no', str(here)) else ''}"
+    except (OSError, subprocess.CalledProcessError):
+        return f"recollect {version('recollect')}"

@@ -1,0 +1,77 @@
+"""One run: build the learner from its config, teach it the stream, write the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from recollect.engine import Engine, Observer, Record, Runtime
+from recollect.methods import Learner, Schedule, Setup, methods
+from recollect.metrics import summarise
+from recollect.nets import Network, as_backbone, backbones
+from recollect.rng import Key
+from recollect.runs.config import RunConfig
+from recollect.runs.folder import EventLog, RunFolder, code_version
+from recollect.streams import Stream, open_stream
+
+
+def build_learner(config: RunConfig, stream: Stream, backbone: nn.Module | None = None) -> Learner[Any]:
+    """The learner of a config, before its first task; a module of the user's may take the named backbone's place."""
+    key = Key(config.seed) / "learner"
+    if backbone is None:
+        with (key / "backbone").initialising():
+            backbone = backbones()[config.backbone](stream.image_shape, **config.backbone_options)
+    heads = [task.info.num_classes for task in stream.tasks] if config.fixed_heads else []
+    network = Network(as_backbone(backbone, stream.image_shape), key, heads)
+    schedule = Schedule(config.training.epochs, config.training.learning_rate)
+    return methods()[config.method].learner(network, config.method_options, Setup(stream.image_shape, schedule, key))
+
+
+def run(config: RunConfig, out: Path, *, data_root: Path | None = None, force: bool = False, device: str = "auto",
+        threads: int = 0, observer: Observer | None = None, command: str = "") -> dict[str, Any]:  # fmt: skip
+    """Do the run, or go on with it, or return its result where it is finished."""
+    folder = RunFolder(out, config, force=force)
+    finished = folder.result()
+    if finished is not None:
+        return finished
+    runtime = Runtime.choose(device, config.precision, threads)
+    stream = open_stream(config.stream, config.stream_options, config.seed, data_root)
+    learner = build_learner(config, stream)
+    folder.claim()
+    log = EventLog(folder.path / "events.jsonl", observer or Observer())
+    log.event("started", command=command, config=config.hash)
+    engine = Engine(learner, stream, config.training, runtime, config.seed, observer=log, checkpoints=folder.checkpoints,
+                    drift=config.measure_drift)  # fmt: skip
+    record = engine.run()
+    result = _result(config, learner, record, runtime, command)
+    folder.finish(result)
+    log.event("finished")
+    return result
+
+
+def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: Runtime, command: str) -> dict[str, Any]:
+    def summary(name: str) -> dict[str, Any]:
+        matrix = record.matrices[name]
+        return summarise(matrix, record.at_start.get(name, [None] * len(matrix)))
+
+    has_chain = record.matrices["til_without_chain"][-1][0] is not None
+    parameters = learner.parameter_counts()
+    training_seconds = sum(seconds for phase, seconds in record.seconds.items() if phase != "evaluate")
+    return {
+        "til": summary("til"),
+        "cil": summary("cil"),
+        "til_without_chain": summary("til_without_chain") if has_chain else None,
+        "validation": record.validation,
+        "drift": {"drifted": record.drifted, "rectified": record.rectified} if config.measure_drift else None,
+        "parameters": {"training": parameters.training, "inference": parameters.inference},
+        "memory": {"samples": sum(map(len, learner.memories())), "bytes": sum(m.num_bytes for m in learner.memories())},
+        "seconds": record.seconds,
+        "images_per_second": record.num_images / training_seconds,
+        "seed": config.seed,
+        "config": config.to_json(),
+        "command": command,
+        "commit": code_version(),
+        "environment": runtime.describe(),
+    }

@@ -1,0 +1,116 @@
+"""Values given as text, checked against the options they set."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from recollect.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One setting: where it belongs, what it may be, its default, and a line about it."""
+
+    section: str
+    name: str
+    hint: Any
+    default: Any
+    about: str
+
+
+def options_of(section: str, defaults: Any) -> dict[str, Option]:
+    """The fields of a config dataclass, documented by the string below each field."""
+    hints = typing.get_type_hints(type(defaults))
+    about = _field_docs(type(defaults))
+    return {
+        field.name: Option(section, field.name, hints[field.name], getattr(defaults, field.name), about.get(field.name, ""))
+        for field in dataclasses.fields(defaults)
+    }
+
+
+def options_of_function(section: str, function: Callable[..., Any]) -> dict[str, Option]:
+    """The keyword options of a backbone's function, documented as `name: …` lines of its docstring."""
+    hints = typing.get_type_hints(function)
+    lines = (inspect.getdoc(function) or "").splitlines()
+    about = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
+    return {
+        name: Option(section, name, hints[name], parameter.default, about.get(name, ""))
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+
+
+def parse(pairs: typing.Sequence[str]) -> dict[str, Any]:
+    """`key=value` texts; a value is read as JSON where it is JSON, else as a string."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+        if not separator or not key:
+            raise UserError(f"--set takes key=value, got {pair!r}")
+        try:
+            found[key] = json.loads(text)
+        except json.JSONDecodeError:
+            found[key] = text
+    return found
+
+
+def check(option: Option, value: Any) -> Any:
+    """The value in the option's own type, or a message that says what it may be."""
+    for hint in _alternatives(option.hint):
+        if _fits(hint, value):
+            return float(value) if hint is float else value
+    raise UserError(f"{option.section}.{option.name} is {describe(option.hint)}, got {value!r}")
+
+
+def describe(hint: Any) -> str:
+    """A type as people read it."""
+    names = []
+    for each in _alternatives(hint):
+        if typing.get_origin(each) is Literal:
+            names += [str(choice) for choice in typing.get_args(each)]
+        else:
+            plain: Mapping[Any, str] = {bool: "true|false", int: "integer", float: "number", str: "text"}
+            names.append(plain.get(each, "list"))
+    return " | ".join(names)
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return typing.get_args(hint)
+    return (hint,)
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    if typing.get_origin(hint) is Literal:
+        return value in typing.get_args(hint)
+    if typing.get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(typing.get_args(hint)[0], item) for item in value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _field_docs(config: type) -> dict[str, str]:
+    """The string literal that follows each field, in a class and its bases."""
+    import ast
+    import textwrap
+
+    found: dict[str, str] = {}
+    for base in reversed(config.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+                if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
+                    found[field.target.id] = text.value.value
+    return found

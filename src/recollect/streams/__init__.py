@@ -1,0 +1,24 @@
+"""Streams of tasks: where the data comes from and how it is cut, cached and shown."""
+
+from recollect.streams.build import build_stream, open_stream, stream_from_tensors, streams
+from recollect.streams.pixels import Pixels
+from recollect.streams.protocol import Dataset, Protocol, Source, StreamOptions
+from recollect.streams.split import Batch, Split, Stream, Task, TaskData, TaskInfo
+
+__all__ = [
+    "Batch",
+    "Dataset",
+    "Pixels",
+    "Protocol",
+    "Source",
+    "Split",
+    "Stream",
+    "StreamOptions",
+    "Task",
+    "TaskData",
+    "TaskInfo",
+    "build_stream",
+    "open_stream",
+    "stream_from_tensors",
+    "streams",
+]

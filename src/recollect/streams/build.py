@@ -1,0 +1,116 @@
+"""From a dataset to a stream: classes to tasks, a subset per class, a validation split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.errors import UserError
+from recollect.registry import discover, lookup
+from recollect.rng import Key
+from recollect.streams.pixels import Pixels
+from recollect.streams.protocol import Dataset, Source, StreamOptions
+from recollect.streams.split import Split, Stream, Task, TaskInfo
+
+
+def streams() -> dict[str, Source]:
+    """All registered streams."""
+    return discover("recollect.streams", "STREAMS")
+
+
+def open_stream(name: str, options: StreamOptions, seed: int, data_root: Path | None = None) -> Stream:
+    """Load a registered stream, downloading it once if it is not found."""
+    source: Source = lookup("stream", streams(), name)
+    return build_stream(name, source.load(options, data_root), options, seed)
+
+
+def stream_from_tensors(images: Tensor, labels: Tensor, test_images: Tensor, test_labels: Tensor, *,
+                        tasks: int | list[list[str]], class_names: Sequence[str] | None = None, seed: int = 0,
+                        flip: bool = False, options: StreamOptions | None = None) -> Stream:  # fmt: skip
+    """A stream of any uint8 images [n, c, h, w] with integer labels counted from 0."""
+    for what, pictures, classes in (("training", images, labels), ("test", test_images, test_labels)):
+        if pictures.dtype != torch.uint8 or pictures.ndim != 4 or len(pictures) != len(classes):
+            raise UserError(f"{what} images must be uint8 [n, c, h, w] with one label each, got {pictures.dtype} "
+                            f"{tuple(pictures.shape)} and {len(classes)} labels")  # fmt: skip
+    if not len(labels) or int(labels.min()) < 0:
+        raise UserError("labels count classes from 0 and there must be at least one image")
+    names = tuple(class_names or (str(c) for c in range(int(labels.max()) + 1)))
+    dataset = Dataset(names, images, labels.long(), test_images, test_labels.long(), flip=flip)
+    options = options or StreamOptions(tasks=tasks)
+    return build_stream("tensors", dataset, options, seed)
+
+
+def build_stream(name: str, dataset: Dataset, options: StreamOptions, seed: int) -> Stream:
+    """Cut a dataset into tasks; every choice is drawn from the seed."""
+    key = Key(seed) / "stream"
+    groups = _class_groups(dataset.class_names, options, key / "classes")
+    tasks: list[Task] = []
+    offset = 0
+    for index, group in enumerate(groups):
+        names = tuple(dataset.class_names[c] for c in group)
+        train, validation, test = [], [], []
+        for unit, label in enumerate(group, start=offset):
+            rows = _rows(dataset.train_labels, label)
+            if not len(rows):
+                raise UserError(f"class {dataset.class_names[label]!r} has no training image; remove it from the tasks")
+            rows = rows[torch.randperm(len(rows), generator=(key / "order" / label).generator())]
+            if options.train_per_class:
+                rows = rows[: options.train_per_class]
+            held_out = min(round(options.validation * len(rows)), len(rows) - 1)
+            validation.append(_split(dataset.train_images, rows[:held_out], unit))
+            train.append(_split(dataset.train_images, rows[held_out:], unit))
+            test.append(_split(dataset.test_images, _rows(dataset.test_labels, label), unit))
+        info = TaskInfo(index, f"task {index + 1}", names)
+        tasks.append(Task(info, *map(Split.concatenate, (train, validation, test))))
+        offset += len(group)
+    shape = dataset.train_images.shape[1:]
+    mean, std = dataset.mean, dataset.std
+    if mean is None or std is None:
+        mean, std = channel_statistics(tasks[0].train)
+    pixels = Pixels(mean, std, options.crop_padding, dataset.flip)
+    return Stream(name, tuple(tasks), pixels, (shape[0], shape[1], shape[2]))
+
+
+def channel_statistics(split: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel in [0, 1], from exact integer sums."""
+    count, total, squares = 0, 0.0, 0.0
+    for positions in torch.arange(len(split)).split(256):
+        images = split.take(positions)[0].long()
+        count += images.numel() // images.shape[1]
+        total = total + images.sum((0, 2, 3))
+        squares = squares + images.square().sum((0, 2, 3))
+    mean = [int(t) / count / 255 for t in total]  # type: ignore[union-attr]
+    variance = [int(s) / count / 255**2 - m**2 for s, m in zip(squares, mean, strict=True)]  # type: ignore[call-overload]
+    return tuple(mean), tuple(max(v, 1e-6) ** 0.5 for v in variance)
+
+
+def _rows(labels: Tensor, label: int) -> Tensor:
+    return (labels == label).nonzero()[:, 0]
+
+
+def _split(images: Tensor, rows: Tensor, unit: int) -> Split:
+    return Split(images, rows, torch.full((len(rows),), unit, dtype=torch.int64))
+
+
+def _class_groups(names: tuple[str, ...], options: StreamOptions, key: Key) -> list[list[int]]:
+    if isinstance(options.tasks, int):
+        if options.tasks > len(names):
+            raise UserError(f"{options.tasks} tasks need at least as many classes, there are {len(names)}")
+        order = list(range(len(names)))
+        if options.class_order == "seeded":
+            order = torch.randperm(len(names), generator=key.generator()).tolist()
+        return [[int(c) for c in group] for group in np.array_split(order, options.tasks)]
+    if options.class_order == "seeded":
+        raise UserError("class_order=seeded draws the tasks itself; give tasks as a number, or leave the order out")
+    position = {name: index for index, name in enumerate(names)}
+    listed = [name for task in options.tasks for name in task]
+    unknown = [name for name in listed if name not in position]
+    if unknown:
+        raise UserError(f"no class is called {unknown[0]!r}; there are {', '.join(names[:10])}…")
+    if len(set(listed)) < len(listed) or not all(options.tasks):
+        raise UserError("every task needs at least one class, and a class belongs to one task only")
+    return [[position[name] for name in task] for task in options.tasks]

@@ -1,0 +1,97 @@
+"""Reading picture files, and a stream of any folder of images with one sub-folder a class."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from recollect.errors import UserError
+from recollect.rng import Key
+from recollect.streams.archive import Folder
+from recollect.streams.cache import Decoded, cached
+from recollect.streams.protocol import Dataset, Protocol, Source, StreamOptions
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+TEST_SHARE = 0.2
+
+
+def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.ndarray:
+    """One picture as uint8 [3, h, w], upright; with `size` its middle square, resized."""
+    try:
+        with Image.open(file) as opened:
+            picture = ImageOps.exif_transpose(opened).convert("RGB")
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise UserError(f"{where} is not a readable image ({type(error).__name__}); replace it or take it out") from error
+    if size is not None:
+        picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
+    return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+
+
+def load_folder(options: StreamOptions, data_root: Path | None) -> Dataset:
+    """`root/class/*.png`, or `root/train/class` and `root/test/class`; without a test folder a fixed fifth is held out."""
+    if data_root is None:
+        raise UserError("the stream 'images' reads a folder with one sub-folder a class: name it with --data-root")
+    if not data_root.is_dir():
+        raise UserError(f"--data-root {data_root} is not a folder")
+    fingerprint = hashlib.blake2b(f"{Folder(data_root).fingerprint()} {options.image_size}".encode(), digest_size=8)
+    arrays, names = cached("images", fingerprint.hexdigest(), lambda: _decode(data_root, options.image_size))
+    return Dataset(names, arrays["train_images"], arrays["train_labels"], arrays["test_images"], arrays["test_labels"])
+
+
+def _decode(root: Path, size: int) -> Decoded:
+    separate = (root / "train").is_dir() and (root / "test").is_dir()
+    train_root = root / "train" if separate else root
+    names = tuple(p.name for p in _entries(train_root) if p.is_dir())
+    if not names:
+        raise UserError(f"{train_root} has no sub-folders; put the images of each class in a folder of its own")
+    strays = [p for p in _entries(train_root) if p.is_file()]
+    if strays:
+        raise UserError(f"{strays[0]} lies beside the class folders; move it into a class, or take it out")
+    pictures: dict[str, list[tuple[Path, int]]] = {"train": [], "test": []}
+    for label, name in enumerate(names):
+        found = _pictures(train_root / name)
+        if separate:
+            pictures["train"] += [(p, label) for p in found]
+            pictures["test"] += [(p, label) for p in _pictures(root / "test" / name)]
+        else:
+            held_out = min(max(1, round(TEST_SHARE * len(found))), len(found) - 1)
+            order = np.random.default_rng((Key(0) / "test images" / name).number()).permutation(len(found))
+            pictures["test"] += [(found[i], label) for i in sorted(order[:held_out])]
+            pictures["train"] += [(found[i], label) for i in sorted(order[held_out:])]
+    arrays = {}
+    for split, listed in pictures.items():
+        decoded = [decode_image(io.BytesIO(p.read_bytes()), str(p), size) for p, _ in listed]
+        arrays[f"{split}_images"] = np.stack(decoded) if decoded else np.zeros((0, 3, size, size), np.uint8)
+        arrays[f"{split}_labels"] = np.array([label for _, label in listed], np.int64)
+    return arrays, names
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if not p.name.startswith("."))
+
+
+def _pictures(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise UserError(f"{folder} is missing; every class of the training folder needs its test folder")
+    entries = _entries(folder)
+    for path in entries:
+        if path.suffix.lower() not in SUFFIXES:
+            raise UserError(f"{path} is not an image; take it out of the class folder {folder.name!r}")
+    if not entries:
+        raise UserError(f"the class folder {folder} is empty; add images, or remove it")
+    return entries
+
+
+STREAMS = {
+    "images": Source(
+        load=load_folder,
+        options=StreamOptions(tasks=2),
+        protocol=Protocol(training={"epochs": 20}),
+        about="any folder with one sub-folder a class, given by --data-root; its middle square, resized",
+    ),
+}

@@ -1,0 +1,49 @@
+"""From stored uint8 images to what networks see: crop and flip drawn for each image, then (x/255 - mean) / std.
+
+All draws come from a host generator, so every device sees the same views.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """A stream's normalisation constants and augmentation."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    padding: int = 4
+    """Pixels of black border for the random crop; 0 for none."""
+    flip: bool = True
+    """Whether a mirrored image is still of its class."""
+
+    def plain(self, images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """Normalised, unaugmented."""
+        mean = images.new_tensor(self.mean, dtype=torch.float32)[:, None, None]
+        std = images.new_tensor(self.std, dtype=torch.float32)[:, None, None]
+        return images.float().mul_(1 / (255 * std)).sub_(mean / std)
+
+    def augmented(self, images: UInt8[Tensor, "b c h w"], rng: torch.Generator) -> Float[Tensor, "b c h w"]:
+        """Normalised after a random crop and a coin-flip mirror, each drawn for each image."""
+        return self.plain(self.moved(images, rng))
+
+    def moved(self, images: UInt8[Tensor, "b c h w"], rng: torch.Generator) -> UInt8[Tensor, "b c h w"]:
+        """The augmentation alone, on uint8."""
+        b, channels, height, width = images.shape
+        tops, lefts = torch.randint(0, 2 * self.padding + 1, (2, b, 1), generator=rng)
+        rows = tops + torch.arange(height)  # [b, h]
+        columns = lefts + torch.arange(width)  # [b, w]
+        if self.flip:
+            mirrored = torch.rand(b, 1, generator=rng) < 0.5
+            columns = torch.where(mirrored, columns.flip(1), columns)
+        padded = F.pad(images, (self.padding,) * 4)
+        at = (padded.shape[3] * rows[:, :, None] + columns[:, None, :]).reshape(b, 1, -1)  # [b, 1, h*w]
+        at = at.to(images.device, non_blocking=True).expand(-1, channels, -1)
+        return padded.flatten(2).gather(2, at).reshape(b, channels, height, width)

@@ -1,0 +1,81 @@
+"""What a stream file registers: how to load the data, how to cut it into tasks, and its default protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from recollect.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions:
+    """How a dataset becomes a stream."""
+
+    tasks: int | list[list[str]] = 5
+    """Number of tasks, or the class names of each task."""
+    class_order: Literal["label", "seeded"] = "label"
+    """Classes go to tasks in label order, or in a random order drawn from the seed."""
+    train_per_class: int = 0
+    """Take a seeded subset of so many training images a class; 0 for all."""
+    validation: float = 0.1
+    """Share of each task's training images held out to watch the loss."""
+    crop_padding: int = 4
+    """Border of the random crop in pixels; 0 for no crop."""
+    image_size: int = 64
+    """Pixels along a side, for streams of images of any size; others ignore it."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tasks, int) and self.tasks < 1:
+            raise UserError(f"a stream has at least 1 task, got tasks={self.tasks}")
+        if self.class_order not in ("label", "seeded"):
+            raise UserError(f"class_order is 'label' or 'seeded', got {self.class_order!r}")
+        if self.train_per_class < 0:
+            raise UserError(f"train_per_class counts images, got {self.train_per_class}; 0 takes all")
+        if not 0 <= self.validation < 1:
+            raise UserError(f"validation is a share in [0, 1), got {self.validation}")
+        if self.crop_padding < 0:
+            raise UserError(f"crop_padding counts pixels, got {self.crop_padding}; 0 is no crop")
+        if self.image_size < 16:
+            raise UserError(f"images of {self.image_size} pixels are too small; 16 is the least")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled uint8 images, before they are cut into tasks."""
+
+    class_names: tuple[str, ...]
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    mean: tuple[float, ...] | None = None
+    """None where the constants are computed on the first task's training images."""
+    std: tuple[float, ...] | None = None
+    flip: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """The settings under which a stream is learned unless others are given."""
+
+    backbone: str = "resnet18"
+    backbone_options: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    method: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults for whichever of these options a method has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A registered stream."""
+
+    load: Callable[[StreamOptions, Path | None], Dataset]
+    """From options and the folder given by --data-root, if any."""
+    options: StreamOptions = StreamOptions()
+    protocol: Protocol = Protocol()
+    about: str = ""

@@ -1,0 +1,114 @@
+"""A stream is a list of tasks; a task is three splits of images with labels that count the classifier's units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from recollect.rng import Key
+from recollect.streams.pixels import Pixels
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows `indices` of a uint8 array [n, c, h, w] that may be memory-mapped and is shared between splits."""
+
+    images: Tensor
+    indices: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Images and labels at positions of this split."""
+        return self.images[self.indices[positions]], self.labels[positions]
+
+    @staticmethod
+    def concatenate(splits: Sequence[Split]) -> Split:
+        """Splits of one array as one."""
+        images = splits[0].images
+        assert all(split.images is images for split in splits)
+        return Split(images, torch.cat([s.indices for s in splits]), torch.cat([s.labels for s in splits]))
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """What a method may know of a task before it sees data."""
+
+    index: int
+    """Counted from 0."""
+    name: str
+    class_names: tuple[str, ...]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a stream."""
+
+    info: TaskInfo
+    train: Split
+    validation: Split
+    test: Split
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Tasks in the order they arrive, and how their pixels are shown."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    pixels: Pixels
+    image_shape: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images as stored and as shown, on the device, with the key of all that is random about this step."""
+
+    images: Tensor
+    x: Tensor
+    y: Tensor
+    pixels: Pixels
+    key: Key
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """A generator for one purpose of this step."""
+        return (self.key / purpose).generator()
+
+    def augmented(self, images: Tensor, purpose: str) -> Tensor:
+        """Stored images (a memory's) shown as the stream's own: a fresh crop and flip each."""
+        return self.pixels.augmented(images, self.rng(purpose))
+
+    def plain(self, images: Tensor) -> Tensor:
+        """Stored images shown without augmentation."""
+        return self.pixels.plain(images)
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A finished task's training images, unaugmented, for writing memories and taking statistics."""
+
+    split: Split
+    pixels: Pixels
+    device: torch.device
+    batch_size: int
+    key: Key
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def batches(self, positions: Tensor | None = None) -> Iterator[Batch]:
+        """Unaugmented batches of all images, or of those at `positions`."""
+        positions = torch.arange(len(self)) if positions is None else positions
+        for step, chunk in enumerate(positions.split(self.batch_size)):
+            images, labels = self.split.take(chunk)
+            images, labels = images.to(self.device), labels.to(self.device)
+            yield Batch(images, self.pixels.plain(images), labels, self.pixels, self.key / step)
