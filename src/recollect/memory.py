@@ -34,7 +34,9 @@ class Memory(nn.Module):
     def __init__(self, capacity: int, image_shape: tuple[int, ...], fields: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()
         if capacity < 1:
-            raise UserError(f"memory capacity must be positive, got {capacity}; a method without memory is finetune or rfe")
+            raise UserError(
+                f"memory capacity must be positive, got {capacity}; a method without memory is finetune or rfe"
+            )
         self.capacity = capacity
         self.size = 0
         self.num_offered = 0
@@ -71,13 +73,17 @@ class Memory(nn.Module):
         if not len(slots):
             return
         slots = slots.to(self.images.device)
-        self.images[slots], self.labels[slots], self.tasks[slots] = images, labels, torch.as_tensor(tasks, device=slots.device)
+        self.images[slots], self.labels[slots], self.tasks[slots] = (
+            images,
+            labels,
+            torch.as_tensor(tasks, device=slots.device),
+        )
         for name in self._fields:
             buffer = self.get_buffer(name)
             buffer[slots] = values[name].to(buffer.dtype)
 
     def make_room(self, task: int, last_tasks: int, num_new: int, rng: torch.Generator) -> Tensor:
-        """Keep only the last `last_tasks` tasks up to `task`, in equal shares; returns free slots for `num_new` or fewer."""
+        """Keep only the last `last_tasks` tasks up to `task`, in equal shares; returns up to `num_new` free slots."""
         held = self.tasks[: self.size].tolist()
         shares = sorted({t for t in held if t > task - last_tasks} | {task})
         share = self.capacity // len(shares)

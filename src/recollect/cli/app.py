@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 app = App(
     name="recollect",
-    help="Keep training an image classifier on new tasks without forgetting the old ones and without keeping the old data.",
+    help="Keep training an image classifier on new tasks without forgetting the old ones or keeping their data.",
     help_format="plaintext",
     version_flags=["--version"],
 )
@@ -86,11 +86,20 @@ def run(
     console = Console()
     short = {"backbone": backbone, "stream.tasks": tasks, "stream.train_per_class": train_per_class}
     settings = {key: value for key, value in short.items() if value is not None} | parse(set or [])
-    config = resolve(stream, method, seed, settings, fixed_heads=fixed_heads, measure_drift=measure_drift,
-                     precision=precision)  # fmt: skip
+    config = resolve(
+        stream, method, seed, settings, fixed_heads=fixed_heads, measure_drift=measure_drift, precision=precision
+    )
     with ProgressBar(console, method) as bar:
-        result = do_run(config, out, data_root=data_root, force=force, device=device, threads=threads, observer=bar,
-                        command=shlex.join(["recollect", *sys.argv[1:]]))  # fmt: skip
+        result = do_run(
+            config,
+            out,
+            data_root=data_root,
+            force=force,
+            device=device,
+            threads=threads,
+            observer=bar,
+            command=shlex.join(["recollect", *sys.argv[1:]]),
+        )
     print_result(console, result)
     console.print(f"The run is in [bold]{out}[/].")
 

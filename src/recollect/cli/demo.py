@@ -20,23 +20,31 @@ def show_demo(console: Console, num_seeds: int, out: Path, threads: int) -> dict
     """Run what is not there yet, show all of it, and return the results by method."""
     if num_seeds < 1:
         raise UserError(f"--seeds counts seeds, got {num_seeds}")
-    console.print("split-digits: the handwritten digits that come with scikit-learn, in 5 tasks of 2 classes.\n"
-                  "RFE sees each task once and keeps none of its images; ER keeps 50.\n")  # fmt: skip
+    console.print(
+        "split-digits: the handwritten digits that come with scikit-learn, in 5 tasks of 2 classes.\n"
+        "RFE sees each task once and keeps none of its images; ER keeps 50.\n"
+    )
     results: dict[str, list[dict[str, Any]]] = {}
     for method in METHODS:
         results[method] = []
         for seed in range(num_seeds):
             command = f"recollect run --stream split-digits --method {method} --seed {seed} --out {out}/{method}-{seed}"
             with ProgressBar(console, method) as bar:
-                result = run(resolve("split-digits", method, seed), out / f"{method}-{seed}", threads=threads,
-                             observer=bar, command=command)  # fmt: skip
+                result = run(
+                    resolve("split-digits", method, seed),
+                    out / f"{method}-{seed}",
+                    threads=threads,
+                    observer=bar,
+                    command=command,
+                )
             results[method].append(result)
     print_comparison(console, results)
     picture = out / "accuracy-matrices.png"
     draw_matrices({method: found[0] for method, found in results.items()}, picture)
     settings = results["rfe"][0]["config"]
     console.print(
-        f"Settings: {settings['training']['epochs']} epochs a task and stage, batch {settings['training']['batch_size']}, "
+        f"Settings: {settings['training']['epochs']} epochs a task and stage, "
+        f"batch {settings['training']['batch_size']}, "
         f"backbone {settings['backbone']['name']} of width {settings['backbone']['width']}, RFE with alpha "
         f"{settings['method']['alpha']:g}; everything is in each run's config.json.\n"
         f"Runs: {out}/<method>-<seed>   Picture: [bold]{picture}[/]"

@@ -38,6 +38,8 @@ def print_options(console: Console, stream: str, method: str, backbone: str | No
         table.add_column(column, overflow="fold")
     for section, options in found.items():
         for name, option in options.items():
-            table.add_row(f"{section}.[bold]{name}[/]", describe(option.hint), json.dumps(option.default), escape(option.about))
+            table.add_row(
+                f"{section}.[bold]{name}[/]", describe(option.hint), json.dumps(option.default), escape(option.about)
+            )
     console.print(table)
     console.print("Give them as --set key=value; the part before the dot may be left out where the name is unique.")

@@ -18,9 +18,14 @@ class ProgressBar(Observer):
         self._console = console
         self._title = title
         self._progress = Progress(
-            TextColumn(f"[bold]{title}[/] {{task.description}}"), BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[figures]}"), TimeRemainingColumn(compact=True), console=console, transient=True,
-        )  # fmt: skip
+            TextColumn(f"[bold]{title}[/] {{task.description}}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+        )
         self._task: TaskID | None = None
         self._loss: float | None = None
         self._accuracy: float | None = None

@@ -25,9 +25,14 @@ class AuxiliaryExtractor(nn.Module):
         self.dim = dim
         self.shrink = nn.AdaptiveMaxPool2d(POOLED_SIZE) if pool == "max" else nn.AdaptiveAvgPool2d(POOLED_SIZE)
         self.layers = nn.Sequential(
-            nn.Conv2d(in_channels, dim // 2, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(dim // 2, dim, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        )  # fmt: skip
+            nn.Conv2d(in_channels, dim // 2, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(dim // 2, dim, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+        )
 
     def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b m"]:
         if min(x.shape[-2:]) < POOLED_SIZE:

@@ -1,7 +1,7 @@
 """The chain: f̂_N = f_N(x), f̂_{t-1} = r_t(f̂_t, h_t(x)), down to the first task.
 
-With stride s only every s-th task is an anchor: tasks 0, s, 2s, … (0-based). Hop k leads to anchor k, from anchor k+1 or,
-for the last hop, from wherever the backbone is today. A task between anchors is read in the nearest later domain
+With stride s only every s-th task is an anchor: tasks 0, s, 2s, … (0-based). Hop k leads to anchor k, from anchor k+1
+or, for the last hop, from wherever the backbone is today. A task between anchors is read in the nearest later domain
 available. s = 1 makes every task an anchor, as in the paper.
 """
 
@@ -19,8 +19,9 @@ from recollect.core.retrospector import Retrospector
 class RetrospectorChain(nn.Module):
     """Retrospectors and their auxiliary extractors, grown as tasks arrive."""
 
-    def __init__(self, retrospector: Callable[[], Retrospector], auxiliary: Callable[[], nn.Module] | None,
-                 stride: int = 1) -> None:  # fmt: skip
+    def __init__(
+        self, retrospector: Callable[[], Retrospector], auxiliary: Callable[[], nn.Module] | None, stride: int = 1
+    ) -> None:
         super().__init__()
         if stride < 1:
             raise ValueError(f"the skip factor must be at least 1, got {stride}")

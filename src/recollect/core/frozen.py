@@ -1,7 +1,8 @@
 """Copies of a network that ordinary training cannot touch.
 
 `Frozen` is a teacher: its weights never move and `train()` does not wake it. What its BatchNorm does beside a training
-student is a stated policy. `Averaged` is an exponential moving average: θ̄ ← d θ̄ + (1 - d) θ, d = min(1 - 1/(step+1), decay).
+student is a stated policy. `Averaged` is an exponential moving average: a ← d a + (1 - d) θ with
+d = min(1 - 1/(step+1), decay).
 """
 
 from __future__ import annotations

@@ -25,8 +25,15 @@ class GatedRetrospector(nn.Module):
 
     uses_auxiliary = True
 
-    def __init__(self, feature_dim: int, auxiliary_dim: int = 128, projection_dim: int = 128, *,
-                 bias: bool = True, final_relu: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        feature_dim: int,
+        auxiliary_dim: int = 128,
+        projection_dim: int = 128,
+        *,
+        bias: bool = True,
+        final_relu: bool = False,
+    ) -> None:
         super().__init__()
         self.project_f = nn.Linear(feature_dim, projection_dim, bias)  # A_f
         self.project_h = nn.Linear(auxiliary_dim, projection_dim, bias)  # A_h
@@ -44,15 +51,23 @@ class GatedRetrospector(nn.Module):
 class MLPRetrospector(nn.Module):
     """Two linear layers on [f, h], on f alone (`auxiliary_dim=0`), or as a residual on f."""
 
-    def __init__(self, feature_dim: int, auxiliary_dim: int = 128, *, residual: bool = False,
-                 bias: bool = True, final_relu: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        feature_dim: int,
+        auxiliary_dim: int = 128,
+        *,
+        residual: bool = False,
+        bias: bool = True,
+        final_relu: bool = False,
+    ) -> None:
         super().__init__()
         self.uses_auxiliary = auxiliary_dim > 0
         self.residual = residual
         self.layers = nn.Sequential(
-            nn.Linear(feature_dim + auxiliary_dim, feature_dim, bias), nn.ReLU(),
+            nn.Linear(feature_dim + auxiliary_dim, feature_dim, bias),
+            nn.ReLU(),
             nn.Linear(feature_dim, feature_dim, bias),
-        )  # fmt: skip
+        )
         self.final = nn.ReLU() if final_relu else nn.Identity()
 
     def forward(self, f: Float[Tensor, "b d"], h: Float[Tensor, "b m"] | None) -> Float[Tensor, "b d"]:
@@ -63,14 +78,18 @@ class MLPRetrospector(nn.Module):
 Retrospector = GatedRetrospector | MLPRetrospector
 
 
-def make_retrospector(form: Form, feature_dim: int, auxiliary_dim: int, projection_dim: int, *,
-                      bias: bool, final_relu: bool) -> Retrospector:  # fmt: skip
+def make_retrospector(
+    form: Form, feature_dim: int, auxiliary_dim: int, projection_dim: int, *, bias: bool, final_relu: bool
+) -> Retrospector:
     """One retrospector of the named form."""
     if form == "gated":
         return GatedRetrospector(feature_dim, auxiliary_dim, projection_dim, bias=bias, final_relu=final_relu)
     if form not in FORMS:
         raise ValueError(f"unknown retrospector form {form!r}; choose from {', '.join(FORMS)}")
     return MLPRetrospector(
-        feature_dim, 0 if form == "no-aux" else auxiliary_dim,
-        residual=form == "mlp-residual", bias=bias, final_relu=final_relu,
-    )  # fmt: skip
+        feature_dim,
+        0 if form == "no-aux" else auxiliary_dim,
+        residual=form == "mlp-residual",
+        bias=bias,
+        final_relu=final_relu,
+    )

@@ -49,7 +49,7 @@ class RFE(nn.Module):
         self.teacher_statistics = teacher_statistics
         self.end_to_end = end_to_end
         make_auxiliary = auxiliary or (lambda: AuxiliaryExtractor(auxiliary_dim, in_channels, pool))
-        self._auxiliary_dim = int(make_auxiliary().dim) if auxiliary else auxiliary_dim
+        self._auxiliary_dim = _dim_of(auxiliary()) if auxiliary else auxiliary_dim
         self.chain = RetrospectorChain(
             lambda: make_retrospector(
                 form, feature_dim, self._auxiliary_dim, projection_dim, bias=bias, final_relu=final_relu
@@ -136,3 +136,12 @@ class RFE(nn.Module):
     ) -> Float[Tensor, "b d"] | list[Float[Tensor, "b d"]]:
         """Today's features of x carried back to the space of task `to` (0-based), or of every task."""
         return self.chain.rewind(x, f, to)
+
+
+def _dim_of(auxiliary: nn.Module) -> int:
+    dim = getattr(auxiliary, "dim", None)
+    if not isinstance(dim, int):
+        raise ValueError(
+            f"an auxiliary extractor has an attribute `dim`, its number of outputs; {auxiliary} has {dim!r}"
+        )
+    return dim

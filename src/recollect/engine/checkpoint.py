@@ -58,8 +58,10 @@ def load_latest(folder: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]] |
             raise ValueError("its hash does not match")
         return int(state["num_tasks"]), load_file(path / "state.safetensors"), dict(state["record"])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"the checkpoint {path} is damaged ({error}); delete that folder to go on from the one before, "
-                        "or start anew with --force") from error  # fmt: skip
+        raise UserError(
+            f"the checkpoint {path} is damaged ({error}); delete that folder to go on from the one before, "
+            "or start anew with --force"
+        ) from error
 
 
 def _sync(path: Path) -> None:

@@ -26,8 +26,9 @@ def plain_batches(split: Split, pixels: Pixels, runtime: Runtime) -> Iterator[tu
 
 
 @torch.inference_mode()
-def evaluate(learner: Learner, tasks: Sequence[Task], part: Literal["test", "validation"], pixels: Pixels,
-             runtime: Runtime) -> Accuracies:  # fmt: skip
+def evaluate(
+    learner: Learner, tasks: Sequence[Task], part: Literal["test", "validation"], pixels: Pixels, runtime: Runtime
+) -> Accuracies:
     """Accuracy in percent on each task: within the task (til), over all units (cil), and til without the chain."""
     learner.eval()
     found: Accuracies = {"til": [], "cil": [], "til_without_chain": []}
@@ -63,8 +64,9 @@ def original_features(learner: Learner, task: Task, pixels: Pixels, runtime: Run
 
 
 @torch.inference_mode()
-def measure_drift(learner: Learner, task: Task, original: Tensor, pixels: Pixels,
-                  runtime: Runtime) -> tuple[float | None, float | None]:  # fmt: skip
+def measure_drift(
+    learner: Learner, task: Task, original: Tensor, pixels: Pixels, runtime: Runtime
+) -> tuple[float | None, float | None]:
     """RMSE of a task's drifted and rectified features against its original ones."""
     learner.eval()
     totals = torch.zeros(2, device=runtime.device)

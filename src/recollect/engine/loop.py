@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from recollect.engine import checkpoint
 from recollect.engine.evaluation import Accuracies, evaluate, measure_drift, original_features, plain_batches
 from recollect.engine.observer import Observer
 from recollect.engine.runtime import Runtime
-from recollect.engine.update import NonFiniteLoss, Optimiser, Plateau
+from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
 from recollect.errors import UserError
 from recollect.methods import Learner, Phase
 from recollect.rng import Key
@@ -49,7 +48,9 @@ class Training:
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.learning_rate <= 0 or not 0 < self.factor <= 1:
-            raise UserError(f"learning_rate must be positive and factor in (0, 1], got {self.learning_rate}, {self.factor}")
+            raise UserError(
+                f"learning_rate must be positive and factor in (0, 1], got {self.learning_rate}, {self.factor}"
+            )
 
 
 @dataclass
@@ -71,8 +72,18 @@ class Record:
 class Engine:
     """Teaches a stream to a learner and measures it after each task."""
 
-    def __init__(self, learner: Learner, stream: Stream, training: Training, runtime: Runtime, seed: int, *,
-                 observer: Observer | None = None, checkpoints: Path | None = None, drift: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        learner: Learner,
+        stream: Stream,
+        training: Training,
+        runtime: Runtime,
+        seed: int,
+        *,
+        observer: Observer | None = None,
+        checkpoints: Path | None = None,
+        drift: bool = False,
+    ) -> None:
         self.learner, self.stream, self.training, self.runtime = learner, stream, training, runtime
         self.key = Key(seed)
         self.observer = observer or Observer()
@@ -87,7 +98,9 @@ class Engine:
         self.learner.to(self.runtime.device)
         done = self._resume(lessons)
         if not done and self.learner.network.fixed_heads:
-            self.record.at_start = dict(evaluate(self.learner, self.stream.tasks, "test", self.stream.pixels, self.runtime))
+            self.record.at_start = dict(
+                evaluate(self.learner, self.stream.tasks, "test", self.stream.pixels, self.runtime)
+            )
         for lesson in lessons[done:]:
             self._learn(lesson)
             self._measure(lesson)
@@ -126,14 +139,24 @@ class Engine:
             started = perf_counter()
             try:
                 loss = self._epoch(phase, train, update, num_steps, key / epoch)
-            except NonFiniteLoss as error:
-                raise NonFiniteLoss(f"{error} of {title}, epoch {epoch + 1}; {self._last_good()}. Lower learning_rate, "
-                                    "or use --precision fp32") from error  # fmt: skip
+            except NonFiniteLossError as error:
+                raise NonFiniteLossError(
+                    f"{error} of {title}, epoch {epoch + 1}; {self._last_good()}. Lower learning_rate, "
+                    "or use --precision fp32"
+                ) from error
             losses, accuracy = self._validate(phase, validation, loss, update.names)
             rates = update.end_epoch(losses)
             self.observer.report(loss, accuracy)
-            self.observer.event("epoch", phase=title, epoch=epoch + 1, loss=loss, validation=losses, accuracy=accuracy,
-                                learning_rate=rates, seconds=perf_counter() - started)  # fmt: skip
+            self.observer.event(
+                "epoch",
+                phase=title,
+                epoch=epoch + 1,
+                loss=loss,
+                validation=losses,
+                accuracy=accuracy,
+                learning_rate=rates,
+                seconds=perf_counter() - started,
+            )
 
     def _epoch(self, phase: Phase, train: Split, update: Optimiser, num_steps: int, key: Key) -> float:
         self.learner.eval()
@@ -162,8 +185,9 @@ class Engine:
         return Batch(images, x, labels, pixels, key)
 
     @torch.no_grad()
-    def _validate(self, phase: Phase, split: Split, training_loss: float,
-                  groups: Sequence[str]) -> tuple[dict[str, float], float | None]:  # fmt: skip
+    def _validate(
+        self, phase: Phase, split: Split, training_loss: float, groups: Sequence[str]
+    ) -> tuple[dict[str, float], float | None]:
         """Mean validation loss of each group and accuracy; without validation images the training loss is watched."""
         if not len(split):
             return dict.fromkeys(groups, training_loss), None
@@ -227,7 +251,9 @@ class Engine:
         try:
             self.learner.load_state_dict(tensors)
         except RuntimeError as error:
-            raise UserError(f"the checkpoint in {self.checkpoints} does not fit this run; start anew with --force") from error
+            raise UserError(
+                f"the checkpoint in {self.checkpoints} does not fit this run; start anew with --force"
+            ) from error
         self.record = Record(**record)
         self.observer.event("resumed", tasks=done)
         return done

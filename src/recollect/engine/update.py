@@ -13,7 +13,7 @@ from recollect.errors import UserError
 from recollect.methods import Phase
 
 
-class NonFiniteLoss(UserError):
+class NonFiniteLossError(UserError):
     """The loss became NaN or infinite."""
 
 
@@ -50,7 +50,9 @@ class Optimiser:
     Calling it takes one step. Losses stay on the device until `losses` are asked for, so no step waits for the host.
     """
 
-    def __init__(self, learner: nn.Module, phase: Phase, plateau: Plateau, num_steps: int, device: torch.device) -> None:
+    def __init__(
+        self, learner: nn.Module, phase: Phase, plateau: Plateau, num_steps: int, device: torch.device
+    ) -> None:
         learner.requires_grad_(False)
         groups = []
         for parameters in phase.groups.values():
@@ -66,7 +68,7 @@ class Optimiser:
 
     def __call__(self, loss: Tensor) -> None:
         self._adam.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._adam.step()
         self._losses[self.step] = loss.detach()
         self.step += 1
@@ -79,7 +81,7 @@ class Optimiser:
         losses = self._losses[: self.step]
         if not bool(torch.isfinite(losses).all()):
             first = int((~torch.isfinite(losses)).nonzero()[0, 0])
-            raise NonFiniteLoss(f"the loss became {float(losses[first])} at step {first + 1}")
+            raise NonFiniteLossError(f"the loss became {float(losses[first])} at step {first + 1}")
         return float(losses.mean())
 
     def end_epoch(self, validation: Mapping[str, float]) -> dict[str, float]:

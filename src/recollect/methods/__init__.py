@@ -1,8 +1,18 @@
 """One file per method; `learner.py` is the contract."""
 
 from recollect.methods.learner import (
-    BaselineConfig, Learner, Method, Parameters, Phase, Schedule, Scores, Setup, Update, Validation, methods,
-)  # fmt: skip
+    BaselineConfig,
+    Learner,
+    Method,
+    Parameters,
+    Phase,
+    Schedule,
+    Scores,
+    Setup,
+    Update,
+    Validation,
+    methods,
+)
 
 __all__ = [
     "BaselineConfig",

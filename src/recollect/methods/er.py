@@ -1,4 +1,4 @@
-"""Experience replay (Chaudhry et al. 2019): L = L_CE(batch) + L_CE(replayed batch), reservoir over all presentations."""
+"""Experience replay (Chaudhry et al. 2019): L = L_CE(batch) + L_CE(replayed batch), from a reservoir."""
 
 from __future__ import annotations
 

@@ -141,8 +141,13 @@ class Learner(nn.Module, ABC, Generic[Config]):
         """Every store of samples, for the accounts."""
         return [module for module in self.modules() if isinstance(module, Memory)]
 
-    def classifier_phase(self, task: TaskInfo, loss: Callable[[Batch], Tensor], units: Units,
-                         after: Callable[[Batch], None] = lambda batch: None) -> Phase:  # fmt: skip
+    def classifier_phase(
+        self,
+        task: TaskInfo,
+        loss: Callable[[Batch], Tensor],
+        units: Units,
+        after: Callable[[Batch], None] = lambda batch: None,
+    ) -> Phase:
         """The usual phase: train backbone and heads on `loss`, then do `after`; watch the cross-entropy."""
         network = self.network
         heads = network.heads[: task.index + 1] if units == "seen" or self.together else network.heads[task.index]

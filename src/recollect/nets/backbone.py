@@ -36,8 +36,13 @@ class Wrapped(nn.Module):
         return self.module(x)  # type: ignore[no-any-return]
 
 
-def as_backbone(module: nn.Module, image_shape: tuple[int, int, int], *, feature_dim: int | None = None,
-                nonnegative: bool | None = None) -> nn.Module:  # fmt: skip
+def as_backbone(
+    module: nn.Module,
+    image_shape: tuple[int, int, int],
+    *,
+    feature_dim: int | None = None,
+    nonnegative: bool | None = None,
+) -> nn.Module:
     """`module` as a backbone for images of `image_shape`; what is not given is asked of it or found by a dry run."""
     if isinstance(module, Backbone) and feature_dim is None and nonnegative is None:
         return module
@@ -62,8 +67,10 @@ def _dry_run(module: nn.Module, image_shape: tuple[int, int, int]) -> int:
         module.train(was_training)
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise UserError(f"a backbone gives features of shape [batch, dim], but {type(module).__name__} gave {shape}; "
-                        "flatten its output or wrap it")  # fmt: skip
+        raise UserError(
+            f"a backbone gives features of shape [batch, dim], but {type(module).__name__} gave {shape}; "
+            "flatten its output or wrap it"
+        )
     return features.shape[1]
 
 

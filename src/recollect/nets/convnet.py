@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 
 from recollect.errors import UserError
@@ -18,12 +20,18 @@ class ConvNet(nn.Module):
             raise UserError(f"the width of the convnet must be positive, got {width}")
         self.feature_dim = 4 * width
         channels = (in_channels, width, 2 * width, 4 * width)
-        self.layers = nn.Sequential(*(
-            layer
-            for before, after in zip(channels, channels[1:], strict=False)
-            for layer in (nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU(),
-                          nn.MaxPool2d(2))
-        ))  # fmt: skip
+        self.layers = nn.Sequential(
+            *(
+                layer
+                for before, after in pairwise(channels)
+                for layer in (
+                    nn.Conv2d(before, after, 3, padding=1, bias=False),
+                    nn.BatchNorm2d(after),
+                    nn.ReLU(),
+                    nn.MaxPool2d(2),
+                )
+            )
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x).mean(dim=(2, 3))  # type: ignore[no-any-return]

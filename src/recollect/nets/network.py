@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from recollect.errors import UserError
+from recollect.nets.backbone import Backbone
 from recollect.rng import Key
 
 
@@ -21,7 +22,8 @@ class Network(nn.Module):
     def __init__(self, backbone: nn.Module, key: Key, fixed_heads: Sequence[int] = ()) -> None:
         super().__init__()
         self.backbone = backbone
-        self.feature_dim = int(backbone.feature_dim)  # type: ignore[arg-type]
+        assert isinstance(backbone, Backbone)
+        self.feature_dim = backbone.feature_dim
         self.heads = nn.ModuleList()
         self.num_tasks = 0
         self.fixed_heads = tuple(fixed_heads)
@@ -36,8 +38,10 @@ class Network(nn.Module):
         self.num_tasks += 1
         if self.fixed_heads:
             if task >= len(self.fixed_heads) or self.fixed_heads[task] != num_classes:
-                raise UserError(f"task {task + 1} has {num_classes} classes but heads are fixed to {self.fixed_heads}; "
-                                "set fixed_heads=false to let heads grow")  # fmt: skip
+                raise UserError(
+                    f"task {task + 1} has {num_classes} classes but heads are fixed to {self.fixed_heads}; "
+                    "set fixed_heads=false to let heads grow"
+                )
         else:
             self._add_head(num_classes)
 
@@ -51,7 +55,7 @@ class Network(nn.Module):
 
     def units(self, task: int) -> slice:
         """Where a task's units lie in the classifier's outputs."""
-        sizes = [int(head.out_features) for head in self.heads]
+        sizes = [head.out_features for head in self.heads if isinstance(head, nn.Linear)]
         return slice(sum(sizes[:task]), sum(sizes[: task + 1]))
 
     def seen(self) -> slice:
@@ -65,8 +69,7 @@ class Network(nn.Module):
     def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b units"]:
         return self.logits(self.backbone(x))
 
-    def cross_entropy(self, logits: Float[Tensor, "b units"], y: Int[Tensor, " b"],
-                      units: str) -> Float[Tensor, ""]:  # fmt: skip
+    def cross_entropy(self, logits: Float[Tensor, "b units"], y: Int[Tensor, " b"], units: str) -> Float[Tensor, ""]:
         """Cross-entropy over all units seen so far, or over the units of each image's own task (`units="task"`)."""
         logits = logits.float()[:, self.seen()]
         if units == "task":

@@ -65,8 +65,13 @@ class ResNet18(nn.Module):
         return x.mean(dim=(2, 3))
 
 
-def resnet18(image_shape: tuple[int, int, int], *, width: int = 64, stem: Literal["auto", "small", "imagenet"] = "auto",
-             weights: Literal["none", "imagenet"] = "none") -> ResNet18:  # fmt: skip
+def resnet18(
+    image_shape: tuple[int, int, int],
+    *,
+    width: int = 64,
+    stem: Literal["auto", "small", "imagenet"] = "auto",
+    weights: Literal["none", "imagenet"] = "none",
+) -> ResNet18:
     """ResNet-18; stem 'auto' is the ImageNet stem from 96 pixels up; weights 'imagenet' come from the hub.
 
     width: channels of the first stage; features have 8 times as many.
@@ -83,8 +88,10 @@ def resnet18(image_shape: tuple[int, int, int], *, width: int = 64, stem: Litera
     if weights != "imagenet":
         raise UserError(f"weights of resnet18 are 'none' or 'imagenet', got {weights!r}")
     if not imagenet_stem or width != 64 or channels != 3:
-        raise UserError(f"the ImageNet weights fit width 64, 3 channels and the ImageNet stem; got width {width}, "
-                        f"{channels} channels, images of {size}: set stem=imagenet, or resize to 96 pixels up")  # fmt: skip
+        raise UserError(
+            f"the ImageNet weights fit width 64, 3 channels and the ImageNet stem; got width {width}, "
+            f"{channels} channels, images of {size}: set stem=imagenet, or resize to 96 pixels up"
+        )
     load_pretrained(network, "timm/resnet18.tv_in1k", drop=("fc.",))
     return network
 

@@ -70,7 +70,9 @@ class PatchEmbed(nn.Module):
 class Trunk(nn.Module):
     """The transformer itself: images of exactly `image_size` to the class token [b, dim]."""
 
-    def __init__(self, image_size: int, patch_size: int, in_channels: int, dim: int, depth: int, num_heads: int) -> None:
+    def __init__(
+        self, image_size: int, patch_size: int, in_channels: int, dim: int, depth: int, num_heads: int
+    ) -> None:
         super().__init__()
         if image_size % patch_size:
             raise UserError(f"an image of {image_size} pixels does not divide into patches of {patch_size}")
@@ -91,8 +93,17 @@ class ViT(nn.Module):
 
     nonnegative = True
 
-    def __init__(self, *, image_size: int = 224, patch_size: int = 16, in_channels: int = 3, dim: int = 384,
-                 depth: int = 12, num_heads: int = 6, feature_dim: int = 512) -> None:  # fmt: skip
+    def __init__(
+        self,
+        *,
+        image_size: int = 224,
+        patch_size: int = 16,
+        in_channels: int = 3,
+        dim: int = 384,
+        depth: int = 12,
+        num_heads: int = 6,
+        feature_dim: int = 512,
+    ) -> None:
         super().__init__()
         self.feature_dim = feature_dim
         self.image_size = image_size
@@ -105,8 +116,9 @@ class ViT(nn.Module):
         return F.relu(self.neck(self.trunk(x)))
 
 
-def vit_s16(image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet",
-            feature_dim: int = 512) -> ViT:  # fmt: skip
+def vit_s16(
+    image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet", feature_dim: int = 512
+) -> ViT:
     """ViT-S/16 at 224 pixels, then linear 384→512 and ReLU, as in the paper.
 
     weights: 'imagenet' (ImageNet-21k, fine-tuned on 1k, from the hub) or 'none' for a random start.
@@ -122,8 +134,15 @@ def vit_s16(image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "
     return network
 
 
-def vit_small_images(image_shape: tuple[int, int, int], *, patch_size: int = 4, dim: int = 128, depth: int = 6,
-                     num_heads: int = 4, feature_dim: int = 128) -> ViT:  # fmt: skip
+def vit_small_images(
+    image_shape: tuple[int, int, int],
+    *,
+    patch_size: int = 4,
+    dim: int = 128,
+    depth: int = 6,
+    num_heads: int = 4,
+    feature_dim: int = 128,
+) -> ViT:
     """A small ViT for small images, trained from scratch.
 
     patch_size: pixels along a patch.
@@ -132,8 +151,15 @@ def vit_small_images(image_shape: tuple[int, int, int], *, patch_size: int = 4, 
     num_heads: attention heads of a layer.
     feature_dim: outputs of the linear layer after the trunk.
     """
-    return ViT(image_size=image_shape[1], patch_size=patch_size, in_channels=image_shape[0], dim=dim, depth=depth,
-               num_heads=num_heads, feature_dim=feature_dim)  # fmt: skip
+    return ViT(
+        image_size=image_shape[1],
+        patch_size=patch_size,
+        in_channels=image_shape[0],
+        dim=dim,
+        depth=depth,
+        num_heads=num_heads,
+        feature_dim=feature_dim,
+    )
 
 
 BACKBONES = {"vit-s16": vit_s16, "vit-small": vit_small_images}

@@ -43,5 +43,7 @@ def _fetch(repository: str) -> Path:
     try:
         return Path(hf_hub_download(repository, "model.safetensors"))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise UserError(f"could not fetch {repository} from the hub ({type(error).__name__}); go online once, or use "
-                        "weights=none to start from random weights") from error  # fmt: skip
+        raise UserError(
+            f"could not fetch {repository} from the hub ({type(error).__name__}); go online once, or use "
+            "weights=none to start from random weights"
+        ) from error

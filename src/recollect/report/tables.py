@@ -30,8 +30,9 @@ def print_comparison(console: Console, results: Mapping[str, Sequence[Result]]) 
     for method, found in results.items():
         cells = [
             spread([result[setting][figure] for result in found])
-            for setting in ("til", "cil") for figure in ("average_accuracy", "forgetting")
-        ]  # fmt: skip
+            for setting in ("til", "cil")
+            for figure in ("average_accuracy", "forgetting")
+        ]
         table.add_row(method, *cells, str(found[0]["memory"]["samples"]))
     console.print(table)
     console.print("TIL: the task is known. CIL: it is not. Forgetting: the best a task ever had, less what is left.")
@@ -43,12 +44,24 @@ def print_result(console: Console, result: Result) -> None:
     table.add_column("")
     for title in ("average", "incremental", "forgetting", "backward", "forward"):
         table.add_column(title, justify="right")
-    names = {"til": "task-incremental", "cil": "class-incremental", "til_without_chain": "task-incremental without the chain"}
+    names = {
+        "til": "task-incremental",
+        "cil": "class-incremental",
+        "til_without_chain": "task-incremental without the chain",
+    }
     for key, title in names.items():
         if result[key] is not None:
-            figures = ("average_accuracy", "incremental_accuracy", "forgetting", "backward_transfer", "forward_transfer")
+            figures = (
+                "average_accuracy",
+                "incremental_accuracy",
+                "forgetting",
+                "backward_transfer",
+                "forward_transfer",
+            )
             table.add_row(title, *(spread([result[key][figure]]) for figure in figures))
     console.print(table)
     millions = {stage: count / 1e6 for stage, count in result["parameters"].items()}
-    console.print(f"Parameters {millions['training']:.2f} M training, {millions['inference']:.2f} M inference; "
-                  f"{result['memory']['samples']} images kept; {sum(result['seconds'].values()):.0f} s.")  # fmt: skip
+    console.print(
+        f"Parameters {millions['training']:.2f} M training, {millions['inference']:.2f} M inference; "
+        f"{result['memory']['samples']} images kept; {sum(result['seconds'].values()):.0f} s."
+    )

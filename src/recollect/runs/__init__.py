@@ -5,4 +5,14 @@ from recollect.runs.folder import RunFolder, read_json
 from recollect.runs.run import build_learner, run
 from recollect.runs.settings import describe, parse
 
-__all__ = ["RunConfig", "RunFolder", "available_options", "build_learner", "describe", "parse", "read_json", "resolve", "run"]
+__all__ = [
+    "RunConfig",
+    "RunFolder",
+    "available_options",
+    "build_learner",
+    "describe",
+    "parse",
+    "read_json",
+    "resolve",
+    "run",
+]

@@ -62,15 +62,25 @@ class RunConfig:
             names = {section: data[section]["name"] for section in ("stream", "method", "backbone")}
             settings = {
                 f"{section}.{key}": value
-                for section in SECTIONS for key, value in data[section].items() if key != "name"
-            }  # fmt: skip
-            config = resolve(names["stream"], names["method"], data["seed"], settings | {"backbone": names["backbone"]},
-                             fixed_heads=data["fixed_heads"], measure_drift=data["measure_drift"],
-                             precision=data["precision"])  # fmt: skip
+                for section in SECTIONS
+                for key, value in data[section].items()
+                if key != "name"
+            }
+            config = resolve(
+                names["stream"],
+                names["method"],
+                data["seed"],
+                settings | {"backbone": names["backbone"]},
+                fixed_heads=data["fixed_heads"],
+                measure_drift=data["measure_drift"],
+                precision=data["precision"],
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"not a run's config.json: {type(error).__name__} {error}") from error
         if config.hash != data.get("hash"):
-            raise UserError("config.json does not match its own hash; it was edited: start a new run with --set instead")
+            raise UserError(
+                "config.json does not match its own hash; it was edited: start a new run with --set instead"
+            )
         return config
 
 
@@ -94,8 +104,16 @@ def available_options(stream: str, method: str, backbone: str | None = None) -> 
     return found
 
 
-def resolve(stream: str, method: str, seed: int, settings: Mapping[str, Any] | None = None, *, fixed_heads: bool = False,
-            measure_drift: bool = False, precision: str = "fp32") -> RunConfig:  # fmt: skip
+def resolve(
+    stream: str,
+    method: str,
+    seed: int,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    fixed_heads: bool = False,
+    measure_drift: bool = False,
+    precision: str = "fp32",
+) -> RunConfig:
     """The stream's protocol, then the method's defaults, then the user's settings, which win."""
     settings = dict(settings or {})
     backbone = settings.pop("backbone", None)
@@ -108,12 +126,18 @@ def resolve(stream: str, method: str, seed: int, settings: Mapping[str, Any] | N
         values[option.section][option.name] = check(option, value)
     try:
         return RunConfig(
-            stream=stream, method=method, seed=seed, backbone=backbone or streams()[stream].protocol.backbone,
+            stream=stream,
+            method=method,
+            seed=seed,
+            backbone=backbone or streams()[stream].protocol.backbone,
             stream_options=dataclasses.replace(streams()[stream].options, **values["stream"]),
             method_options=dataclasses.replace(methods()[method].config, **values["method"]),
-            backbone_options=values["backbone"], training=Training(**values["training"]),
-            fixed_heads=fixed_heads, measure_drift=measure_drift, precision=precision,
-        )  # fmt: skip
+            backbone_options=values["backbone"],
+            training=Training(**values["training"]),
+            fixed_heads=fixed_heads,
+            measure_drift=measure_drift,
+            precision=precision,
+        )
     except UserError:
         raise
     except ValueError as error:
@@ -126,6 +150,8 @@ def _find(key: str, options: Mapping[str, Mapping[str, Option]]) -> Option:
     if len(places) == 1:
         return places[0]
     if places:
-        raise UserError(f"{key!r} is an option of {' and '.join(p.section for p in places)}; write {places[0].section}.{key}")
+        raise UserError(
+            f"{key!r} is an option of {' and '.join(p.section for p in places)}; write {places[0].section}.{key}"
+        )
     known = ", ".join(f"{where}.{each}" for where, found in options.items() for each in found)
     raise UserError(f"no option is called {key!r}; there are {known}")

@@ -52,8 +52,10 @@ class RunFolder:
             found = read_json(path / "config.json")
             other = found.get("hash") if isinstance(found, dict) else None
             if other != config.hash:
-                raise UserError(f"{path} holds a run of another configuration (hash {other}, this one is {config.hash}); "
-                                "choose another --out, or overwrite it with --force")  # fmt: skip
+                raise UserError(
+                    f"{path} holds a run of another configuration (hash {other}, this one is {config.hash}); "
+                    "choose another --out, or overwrite it with --force"
+                )
 
     def claim(self) -> None:
         """Make the folder this run's own; with `force` whatever an earlier run left in it goes."""
@@ -104,8 +106,12 @@ class EventLog(Observer):
 def code_version() -> str:
     """The commit of the checkout that this code runs from, marked where it was changed; else the package's version."""
     here = Path(__file__).parent
+
     def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(here), *words], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(here), *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
     try:
         commit = git("rev-parse", "HEAD")
         git("ls-files", "--error-unmatch", __file__)  # a checkout that merely contains the environment is not ours

@@ -29,8 +29,17 @@ def build_learner(config: RunConfig, stream: Stream, backbone: nn.Module | None 
     return methods()[config.method].learner(network, config.method_options, Setup(stream.image_shape, schedule, key))
 
 
-def run(config: RunConfig, out: Path, *, data_root: Path | None = None, force: bool = False, device: str = "auto",
-        threads: int = 0, observer: Observer | None = None, command: str = "") -> dict[str, Any]:  # fmt: skip
+def run(
+    config: RunConfig,
+    out: Path,
+    *,
+    data_root: Path | None = None,
+    force: bool = False,
+    device: str = "auto",
+    threads: int = 0,
+    observer: Observer | None = None,
+    command: str = "",
+) -> dict[str, Any]:
     """Do the run, or go on with it, or return its result where it is finished."""
     folder = RunFolder(out, config, force=force)
     finished = folder.result()
@@ -42,8 +51,16 @@ def run(config: RunConfig, out: Path, *, data_root: Path | None = None, force: b
     folder.claim()
     log = EventLog(folder.path / "events.jsonl", observer or Observer())
     log.event("started", command=command, config=config.hash)
-    engine = Engine(learner, stream, config.training, runtime, config.seed, observer=log, checkpoints=folder.checkpoints,
-                    drift=config.measure_drift)  # fmt: skip
+    engine = Engine(
+        learner,
+        stream,
+        config.training,
+        runtime,
+        config.seed,
+        observer=log,
+        checkpoints=folder.checkpoints,
+        drift=config.measure_drift,
+    )
     record = engine.run()
     result = _result(config, learner, record, runtime, command)
     folder.finish(result)

@@ -8,6 +8,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, Literal
 
 from recollect.errors import UserError
@@ -29,7 +30,9 @@ def options_of(section: str, defaults: Any) -> dict[str, Option]:
     hints = typing.get_type_hints(type(defaults))
     about = _field_docs(type(defaults))
     return {
-        field.name: Option(section, field.name, hints[field.name], getattr(defaults, field.name), about.get(field.name, ""))
+        field.name: Option(
+            section, field.name, hints[field.name], getattr(defaults, field.name), about.get(field.name, "")
+        )
         for field in dataclasses.fields(defaults)
     }
 
@@ -109,8 +112,8 @@ def _field_docs(config: type) -> dict[str, str]:
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
         assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
-                if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
-                    found[field.target.id] = text.value.value
+        for pair in pairwise(body.body):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = text
     return found

@@ -48,8 +48,10 @@ class Files(ABC):
         try:
             return self._read(name)
         except (KeyError, OSError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
-            raise UserError(f"{self.path}: cannot read {name} ({error}); the archive is incomplete or corrupt: "
-                            "delete it and fetch it again") from error  # fmt: skip
+            raise UserError(
+                f"{self.path}: cannot read {name} ({error}); the archive is incomplete or corrupt: "
+                "delete it and fetch it again"
+            ) from error
 
 
 class Folder(Files):
@@ -128,14 +130,18 @@ def open_archive(archive: Archive, data_root: Path | None) -> Files:
             return Folder(candidate)
         if candidate.is_file():
             return _open(candidate, archive)
-    raise UserError(f"found neither {archive.folder}/ nor {archive.filename} in {data_root}; "
-                    "put one there, or leave --data-root out to download it")  # fmt: skip
+    raise UserError(
+        f"found neither {archive.folder}/ nor {archive.filename} in {data_root}; "
+        "put one there, or leave --data-root out to download it"
+    )
 
 
 def _open(path: Path, archive: Archive) -> Files:
     if _md5(path) != archive.md5:
-        raise UserError(f"{path} is not the published archive (its MD5 is not {archive.md5}): it is incomplete or "
-                        "corrupt; delete it and fetch it again")  # fmt: skip
+        raise UserError(
+            f"{path} is not the published archive (its MD5 is not {archive.md5}): it is incomplete or "
+            "corrupt; delete it and fetch it again"
+        )
     kind = Zip if path.suffix == ".zip" else Tar
     try:
         return kind(path, archive.folder, archive.md5)
@@ -161,15 +167,22 @@ def _download(archive: Archive) -> Path:
     for url in (*(f"{mirror}/{archive.filename}" for mirror in mirrors), *archive.urls):
         bar = _Bar(f"downloading {archive.filename}")
         try:
-            found = pooch.retrieve(url, f"md5:{archive.md5}", fname=archive.filename, path=data_folder() / "archives",
-                                   downloader=pooch.HTTPDownloader(progressbar=bar, timeout=30))  # fmt: skip
+            found = pooch.retrieve(
+                url,
+                f"md5:{archive.md5}",
+                fname=archive.filename,
+                path=data_folder() / "archives",
+                downloader=pooch.HTTPDownloader(progressbar=bar, timeout=30),
+            )
             return Path(found)
         except (requests.RequestException, ValueError, OSError) as error:
             problems.append(f"{url}: {type(error).__name__}")
         finally:
             bar.close()
-    raise UserError(f"could not download {archive.filename} ({'; '.join(problems)}); fetch it elsewhere and give its "
-                    "folder as --data-root, or name a mirror in RECOLLECT_MIRRORS")  # fmt: skip
+    raise UserError(
+        f"could not download {archive.filename} ({'; '.join(problems)}); fetch it elsewhere and give its "
+        "folder as --data-root, or name a mirror in RECOLLECT_MIRRORS"
+    )
 
 
 class _Bar:
@@ -178,7 +191,9 @@ class _Bar:
     def __init__(self, title: str) -> None:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self._progress = Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+        )
         self._task = self._progress.add_task(title, total=None)
         self._total: float | None = None
 

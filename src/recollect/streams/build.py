@@ -28,14 +28,25 @@ def open_stream(name: str, options: StreamOptions, seed: int, data_root: Path | 
     return build_stream(name, source.load(options, data_root), options, seed)
 
 
-def stream_from_tensors(images: Tensor, labels: Tensor, test_images: Tensor, test_labels: Tensor, *,
-                        tasks: int | list[list[str]], class_names: Sequence[str] | None = None, seed: int = 0,
-                        flip: bool = False, options: StreamOptions | None = None) -> Stream:  # fmt: skip
+def stream_from_tensors(
+    images: Tensor,
+    labels: Tensor,
+    test_images: Tensor,
+    test_labels: Tensor,
+    *,
+    tasks: int | list[list[str]],
+    class_names: Sequence[str] | None = None,
+    seed: int = 0,
+    flip: bool = False,
+    options: StreamOptions | None = None,
+) -> Stream:
     """A stream of any uint8 images [n, c, h, w] with integer labels counted from 0."""
     for what, pictures, classes in (("training", images, labels), ("test", test_images, test_labels)):
         if pictures.dtype != torch.uint8 or pictures.ndim != 4 or len(pictures) != len(classes):
-            raise UserError(f"{what} images must be uint8 [n, c, h, w] with one label each, got {pictures.dtype} "
-                            f"{tuple(pictures.shape)} and {len(classes)} labels")  # fmt: skip
+            raise UserError(
+                f"{what} images must be uint8 [n, c, h, w] with one label each, got {pictures.dtype} "
+                f"{tuple(pictures.shape)} and {len(classes)} labels"
+            )
     if not len(labels) or int(labels.min()) < 0:
         raise UserError("labels count classes from 0 and there must be at least one image")
     names = tuple(class_names or (str(c) for c in range(int(labels.max()) + 1)))
@@ -77,14 +88,15 @@ def build_stream(name: str, dataset: Dataset, options: StreamOptions, seed: int)
 
 def channel_statistics(split: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel in [0, 1], from exact integer sums."""
-    count, total, squares = 0, 0.0, 0.0
+    count = 0
+    total = squares = torch.zeros(split.images.shape[1], dtype=torch.int64)
     for positions in torch.arange(len(split)).split(256):
         images = split.take(positions)[0].long()
         count += images.numel() // images.shape[1]
         total = total + images.sum((0, 2, 3))
         squares = squares + images.square().sum((0, 2, 3))
-    mean = [int(t) / count / 255 for t in total]  # type: ignore[union-attr]
-    variance = [int(s) / count / 255**2 - m**2 for s, m in zip(squares, mean, strict=True)]  # type: ignore[call-overload]
+    mean = [int(t) / count / 255 for t in total]
+    variance = [int(s) / count / 255**2 - m**2 for s, m in zip(squares, mean, strict=True)]
     return tuple(mean), tuple(max(v, 1e-6) ** 0.5 for v in variance)
 
 

@@ -24,8 +24,9 @@ def load_digits(options: StreamOptions, data_root: Path | None) -> Dataset:
     test = torch.zeros(len(labels), dtype=torch.bool)
     for digit in range(10):
         test[(labels == digit).nonzero()[:, 0][::TEST_EVERY]] = True
-    return Dataset(tuple("0123456789"), images[~test], labels[~test], images[test], labels[test],
-                   (0.3053,), (0.3248,), flip=False)  # fmt: skip
+    return Dataset(
+        tuple("0123456789"), images[~test], labels[~test], images[test], labels[test], (0.3053,), (0.3248,), flip=False
+    )
 
 
 STREAMS = {
@@ -34,8 +35,8 @@ STREAMS = {
         options=StreamOptions(crop_padding=2),
         protocol=Protocol(
             backbone="convnet",
-            training={"epochs": 8, "learning_rate": 2e-3},
-            method={"memory": 50, "auxiliary_dim": 32, "projection_dim": 32},
+            training={"epochs": 15, "learning_rate": 2e-3},
+            method={"memory": 50, "auxiliary_dim": 64, "projection_dim": 64, "retrospect_epochs": 40},
         ),
         about="scikit-learn's digits in 5 tasks of 2 classes, 32 pixels; bundled, no download",
     ),

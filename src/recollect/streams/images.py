@@ -26,14 +26,16 @@ def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.nda
         with Image.open(file) as opened:
             picture = ImageOps.exif_transpose(opened).convert("RGB")
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"{where} is not a readable image ({type(error).__name__}); replace it or take it out") from error
+        raise UserError(
+            f"{where} is not a readable image ({type(error).__name__}); replace it or take it out"
+        ) from error
     if size is not None:
         picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
 
 
 def load_folder(options: StreamOptions, data_root: Path | None) -> Dataset:
-    """`root/class/*.png`, or `root/train/class` and `root/test/class`; without a test folder a fixed fifth is held out."""
+    """`root/class/*.png`, or `root/train/class` and `root/test/class`; without a test folder a fifth is held out."""
     if data_root is None:
         raise UserError("the stream 'images' reads a folder with one sub-folder a class: name it with --data-root")
     if not data_root.is_dir():

@@ -15,17 +15,26 @@ from recollect.streams.protocol import Dataset, Source, StreamOptions
 
 SIZE = 64
 TINY_IMAGENET = Archive(
-    "tiny-imagenet-200.zip", "tiny-imagenet-200", "90528d7ca1a48142e341f4ef8d21d0de",
+    "tiny-imagenet-200.zip",
+    "tiny-imagenet-200",
+    "90528d7ca1a48142e341f4ef8d21d0de",
     ("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "https://cs231n.stanford.edu/tiny-imagenet-200.zip"),
-)  # fmt: skip
+)
 
 
 def load_tiny_imagenet(options: StreamOptions, data_root: Path | None, archive: Archive = TINY_IMAGENET) -> Dataset:
     """Classes are WordNet ids in sorted order; grey images become RGB."""
     files = open_archive(archive, data_root)
     arrays, class_names = cached("tinyimagenet", files.fingerprint(), lambda: _decode(files))
-    return Dataset(class_names, arrays["train_images"], arrays["train_labels"], arrays["test_images"],
-                   arrays["test_labels"], (0.4802, 0.4480, 0.3975), (0.2770, 0.2691, 0.2821))  # fmt: skip
+    return Dataset(
+        class_names,
+        arrays["train_images"],
+        arrays["train_labels"],
+        arrays["test_images"],
+        arrays["test_labels"],
+        (0.4802, 0.4480, 0.3975),
+        (0.2770, 0.2691, 0.2821),
+    )
 
 
 def _decode(files: Files) -> Decoded:
@@ -39,8 +48,9 @@ def _decode(files: Files) -> Decoded:
     for split, listed in (("train", train), ("test", test)):
         for wnid in sorted({wnid for _, wnid in listed} ^ set(wnids)):
             known = "has no images" if wnid in label_of else "is not in wnids.txt"
-            raise UserError(f"{files.path}: class {wnid} {known} in the {split} set; the archive is incomplete: "
-                            "fetch it again")  # fmt: skip
+            raise UserError(
+                f"{files.path}: class {wnid} {known} in the {split} set; the archive is incomplete: fetch it again"
+            )
         images = np.empty((len(listed), 3, SIZE, SIZE), np.uint8)
         for row, (name, _) in enumerate(listed):
             picture = decode_image(io.BytesIO(files.read(name)), f"{files.path}, {name}")
@@ -53,6 +63,9 @@ def _decode(files: Files) -> Decoded:
 
 
 STREAMS = {
-    "split-tinyimagenet": Source(load=load_tiny_imagenet, options=StreamOptions(tasks=10),
-                                 about="Tiny ImageNet in 10 tasks of 20 classes, 64 pixels"),
-}  # fmt: skip
+    "split-tinyimagenet": Source(
+        load=load_tiny_imagenet,
+        options=StreamOptions(tasks=10),
+        about="Tiny ImageNet in 10 tasks of 20 classes, 64 pixels",
+    ),
+}
