@@ -1,0 +1,136 @@
+"""The chain against a naive loop, with and without skipping, and RFE without the harness."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from recollect.core import RFE, AuxiliaryExtractor, GatedRetrospector, RetrospectorChain
+
+
+def make_chain(num_tasks: int, stride: int = 1) -> RetrospectorChain:
+    chain = RetrospectorChain(lambda: GatedRetrospector(6, 4, 3), lambda: AuxiliaryExtractor(4, 1), stride)
+    for _ in range(num_tasks):
+        chain.begin_task()
+    return chain
+
+
+def test_rewind_against_the_recursion() -> None:
+    chain = make_chain(4)
+    x, f = torch.randn(3, 1, 16, 16), torch.randn(3, 6)
+    expected = {3: f}
+    for t in (3, 2, 1):  # r_t, h_t are number t-1 of their lists
+        expected[t - 1] = chain.retrospectors[t - 1](expected[t], chain.auxiliaries[t - 1](x))
+    everything = chain.rewind(x, f)
+    for task in range(4):
+        assert torch.equal(everything[task], expected[task])
+        assert torch.equal(chain.rewind(x, f, to=task), expected[task])
+
+
+def test_rewind_refuses_a_task_not_learned() -> None:
+    with pytest.raises(ValueError, match="task 4 is not among the 4 tasks"):
+        make_chain(4).rewind(torch.randn(1, 1, 16, 16), torch.randn(1, 6), to=4)
+
+
+# After each number of tasks under stride 2 and 3: how many hops, and in whose space each task is read.
+@pytest.mark.parametrize(
+    ("stride", "num_tasks", "hops", "domains"),
+    [
+        (1, 1, 0, [0]),
+        (1, 4, 3, [0, 1, 2, 3]),
+        (2, 2, 1, [0, 1]),
+        (2, 3, 1, [0, 2, 2]),
+        (2, 4, 2, [0, 2, 2, 3]),
+        (2, 5, 2, [0, 2, 2, 4, 4]),
+        (3, 6, 2, [0, 3, 3, 3, 5, 5]),
+        (3, 7, 2, [0, 3, 3, 3, 6, 6, 6]),
+    ],
+)
+def test_skipping_reads_each_task_in_the_nearest_later_domain(stride: int, num_tasks: int, hops: int, domains: list[int]) -> None:
+    chain = make_chain(num_tasks, stride)
+    assert chain.num_hops == hops
+    assert [chain.domain(task) for task in range(num_tasks)] == domains
+    x, f = torch.randn(2, 1, 16, 16), torch.randn(2, 6)
+    spaces = {num_tasks - 1: f}
+    hat = f
+    for hop in reversed(range(hops)):
+        hat = chain.retrospectors[hop](hat, chain.auxiliaries[hop](x))
+        spaces[hop * stride] = hat
+    assert all(torch.equal(chain.rewind(x, f)[task], spaces[domain]) for task, domain in enumerate(domains))
+
+
+def test_a_hop_from_between_anchors_is_replaced() -> None:
+    chain = make_chain(2, stride=2)
+    temporary, h = chain.retrospectors[0], chain.auxiliaries[0]
+    chain.begin_task()
+    assert chain.retrospectors[0] is not temporary
+    assert chain.auxiliaries[0] is h
+    permanent = chain.retrospectors[0]
+    chain.begin_task()
+    assert chain.retrospectors[0] is permanent
+
+
+def test_the_example_of_the_readme_carries_features_back() -> None:
+    """RFE in a loop of one's own: after learning a second task the chain is nearer to the old features than drift is."""
+    generator = torch.Generator().manual_seed(0)
+    tasks = [(torch.randn(64, 3, 16, 16, generator=generator), torch.randint(0, 2, (64,), generator=generator)) for _ in range(2)]
+    backbone = nn.Sequential(nn.Conv2d(3, 16, 3, 2), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    rfe = RFE(feature_dim=64, auxiliary_dim=16, projection_dim=16)
+    originals = []
+    for x, y in tasks:
+        rfe.begin_task()
+        head = nn.Linear(64, 2)
+        optimiser = torch.optim.Adam([*backbone.parameters(), *head.parameters()], 1e-2)
+        backbone.train()
+        for _ in range(20):
+            f = backbone(x)
+            loss = F.cross_entropy(head(f), y) + 0.01 * rfe.drift_loss(x, f)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        backbone.eval()
+        optimiser = torch.optim.Adam(rfe.new_parameters(), 1e-2)
+        for _ in range(150):
+            with torch.no_grad():
+                f = backbone(x)
+            loss = rfe.distill_loss(x, f) + rfe.retrospect_loss(x, f)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        rfe.end_task(backbone)
+        originals.append(backbone(x).detach())
+    x = tasks[0][0]
+    drifted = (backbone(x) - originals[0]).square().mean()
+    rectified = (rfe.rewind(x, backbone(x), to=0) - originals[0]).square().mean()
+    assert rectified < 0.7 * drifted
+    assert torch.equal(rfe.rewind(x, backbone(x), to=1), backbone(x))
+
+
+def test_first_task_has_no_past_to_stay_near() -> None:
+    rfe = RFE(feature_dim=6, auxiliary_dim=4, in_channels=1)
+    rfe.begin_task()
+    x, f = torch.randn(2, 1, 16, 16), torch.randn(2, 6)
+    assert float(rfe.drift_loss(x, f)) == 0
+    assert float(rfe.retrospect_loss(x, f)) == 0
+    assert rfe.distill_loss(x, f).item() > 0
+
+
+def test_any_module_with_a_dim_serves_as_auxiliary() -> None:
+    class Flat(nn.Module):
+        dim = 10
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(256, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x.flatten(1))  # type: ignore[no-any-return]
+
+    rfe = RFE(feature_dim=6, in_channels=1, auxiliary=Flat)
+    rfe.begin_task()
+    rfe.begin_task()
+    assert rfe.rewind(torch.randn(2, 1, 16, 16), torch.randn(2, 6), to=0).shape == (2, 6)
+    with pytest.raises(ValueError, match="attribute `dim`"):
+        RFE(feature_dim=6, auxiliary=lambda: nn.Linear(3, 3))
