@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,9 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
     return folder
 
 
-def make_stream(sizes: tuple[int, ...] = (2, 2), per_class: int = 10, size: int = 16, channels: int = 3, seed: int = 0) -> Stream:
+def make_stream(
+    sizes: tuple[int, ...] = (2, 2), per_class: int = 10, size: int = 16, channels: int = 3, seed: int = 0
+) -> Stream:
     """Random images whose brightness tells the class, in tasks of the given sizes."""
     num_classes = sum(sizes)
     generator = torch.Generator().manual_seed(seed)
@@ -58,12 +60,14 @@ def make_learner(name: str, stream: Stream, *, epochs: int = 1, seed: int = 0, b
     if backbone is None:
         with key.initialising():
             backbone = ConvNet(stream.image_shape[0], 4)
-    return method.learner(Network(backbone, key, fixed_heads), config, Setup(stream.image_shape, Schedule(epochs, 1e-2), key))
+    return method.learner(
+        Network(backbone, key, fixed_heads), config, Setup(stream.image_shape, Schedule(epochs, 1e-2), key)
+    )
 
 
-def teach(learner: Learner[Any], stream: Stream, *, epochs: int = 1, seed: int = 0, **options: Any) -> Engine:
-    """Run the engine over a stream."""
-    training = Training(epochs=epochs, learning_rate=1e-2, batch_size=8)
+def teach(learner: Learner[Any], stream: Stream, *, seed: int = 0, **options: Any) -> Engine:
+    """Run the engine over a stream, for as many epochs as the learner was made for."""
+    training = Training(epochs=learner.setup.schedule.epochs, learning_rate=1e-2, batch_size=8)
     engine = Engine(learner, stream, training, Runtime.choose("cpu"), seed, **options)
     engine.run()
     return engine
@@ -79,6 +83,3 @@ def untouched_global_generator() -> Iterator[None]:
     """No test depends on what another drew from torch's global generator."""
     torch.manual_seed(0)
     yield
-
-
-Maker = Callable[..., Any]

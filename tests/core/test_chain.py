@@ -48,7 +48,9 @@ def test_rewind_refuses_a_task_not_learned() -> None:
         (3, 7, 2, [0, 3, 3, 3, 6, 6, 6]),
     ],
 )
-def test_skipping_reads_each_task_in_the_nearest_later_domain(stride: int, num_tasks: int, hops: int, domains: list[int]) -> None:
+def test_skipping_reads_each_task_in_the_nearest_later_domain(
+    stride: int, num_tasks: int, hops: int, domains: list[int]
+) -> None:
     chain = make_chain(num_tasks, stride)
     assert chain.num_hops == hops
     assert [chain.domain(task) for task in range(num_tasks)] == domains
@@ -75,8 +77,13 @@ def test_a_hop_from_between_anchors_is_replaced() -> None:
 def test_the_example_of_the_readme_carries_features_back() -> None:
     """RFE in a loop of one's own: after learning a second task the chain is nearer to the old features than drift is."""
     generator = torch.Generator().manual_seed(0)
-    tasks = [(torch.randn(64, 3, 16, 16, generator=generator), torch.randint(0, 2, (64,), generator=generator)) for _ in range(2)]
-    backbone = nn.Sequential(nn.Conv2d(3, 16, 3, 2), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    tasks = [
+        (torch.randn(64, 3, 16, 16, generator=generator), torch.randint(0, 2, (64,), generator=generator))
+        for _ in range(2)
+    ]
+    backbone = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+    )
     rfe = RFE(feature_dim=64, auxiliary_dim=16, projection_dim=16)
     originals = []
     for x, y in tasks:

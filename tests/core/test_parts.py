@@ -9,8 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from recollect.core import AuxiliaryExtractor, Averaged, ClassMeans, Frozen, GatedRetrospector, MLPRetrospector
-from recollect.core import average, feature_estimation
+from recollect.core import (
+    AuxiliaryExtractor,
+    Averaged,
+    ClassMeans,
+    Frozen,
+    GatedRetrospector,
+    MLPRetrospector,
+    average,
+    feature_estimation,
+)
 
 
 def count(*modules: nn.Module) -> int:
@@ -66,7 +74,9 @@ def test_auxiliary_against_loops(pool: str) -> None:
     x = torch.randn(1, 1, 32, 32, dtype=torch.float64)
     a = x[0].detach().numpy()
     reduce = np.max if pool == "max" else np.mean
-    a = np.array([[[reduce(a[c, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2]) for j in range(16)] for i in range(16)] for c in range(1)])
+    a = np.array(
+        [[[reduce(a[c, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2]) for j in range(16)] for i in range(16)] for c in range(1)]
+    )
     for conv in (h.layers[0], h.layers[3]):
         a = _pool(np.maximum(_conv(a, conv), 0))
     assert np.allclose(h(x)[0].detach().numpy(), a.reshape(-1))
@@ -215,7 +225,9 @@ def test_class_means_against_loops_and_ranks_tasks_of_one_class() -> None:
     scores = []
     for (features, labels, classes), q in zip(spaces, query, strict=True):
         centres = [features[labels == c].mean(0) for c in range(classes)]
-        within = torch.stack([(f - centres[int(c)]).square().sum() for f, c in zip(features, labels, strict=True)]).mean()
+        within = torch.stack(
+            [(f - centres[int(c)]).square().sum() for f, c in zip(features, labels, strict=True)]
+        ).mean()
         scores.append(torch.stack([-(q - centre).square().sum(1) / within for centre in centres], 1))
     assert torch.allclose(means(query), torch.cat(scores, 1).softmax(1), atol=1e-4)
     near_first = means([spaces[0][0][:5], torch.full((5, 3), 100.0)])

@@ -24,6 +24,7 @@ def count(module: nn.Module) -> int:
 
 def resnet18_checkpoint() -> dict[str, tuple[int, ...]]:
     """Names and shapes of the ImageNet checkpoint of ResNet-18."""
+
     def norm(name: str, n: int) -> dict[str, tuple[int, ...]]:
         parts = {f"{name}.{part}": (n,) for part in ("weight", "bias", "running_mean", "running_var")}
         return parts | {f"{name}.num_batches_tracked": ()}
@@ -227,5 +228,8 @@ def test_cross_entropy_over_seen_units_or_the_images_own_task() -> None:
     logits, y = torch.randn(4, 6), torch.tensor([0, 1, 2, 3])
     seen = F.cross_entropy(logits[:, :4], y)
     assert torch.allclose(net.cross_entropy(logits, y, "seen"), seen)
-    own = [F.cross_entropy(logits[i : i + 1, 2 * (c // 2) : 2 * (c // 2) + 2], torch.tensor([c % 2])) for i, c in enumerate(y.tolist())]
+    own = [
+        F.cross_entropy(logits[i : i + 1, 2 * (c // 2) : 2 * (c // 2) + 2], torch.tensor([c % 2]))
+        for i, c in enumerate(y.tolist())
+    ]
     assert torch.allclose(net.cross_entropy(logits, y, "task"), torch.stack(own).mean())

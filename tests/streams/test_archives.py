@@ -141,8 +141,10 @@ def test_decoded_arrays_open_memory_mapped_and_only_once(tmp_path: Path, data_fo
 
 def test_a_crash_while_decoding_leaves_no_cache(tmp_path: Path, data_folder: Path, monkeypatch) -> None:
     root = unpacked(tmp_path, CIFAR100, cifar100_files())
+
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
+
     with monkeypatch.context() as patched:
         patched.setattr("recollect.streams.cache.os.replace", crash)
         with pytest.raises(KeyboardInterrupt):
@@ -158,12 +160,37 @@ def spoil(files: dict[str, bytes], name: str, data: bytes | None) -> dict[str, b
 @pytest.mark.parametrize(
     ("load", "archive", "files", "message"),
     [
-        (load_cifar100, CIFAR100, lambda: spoil(cifar100_files(), "train.bin", b"\0" * 3000), "train.bin: 3000 bytes do not divide"),
+        (
+            load_cifar100,
+            CIFAR100,
+            lambda: spoil(cifar100_files(), "train.bin", b"\0" * 3000),
+            "train.bin: 3000 bytes do not divide",
+        ),
         (load_cifar100, CIFAR100, lambda: spoil(cifar100_files(), "test.bin", None), "cannot read test.bin"),
-        (load_cifar100, CIFAR100, lambda: spoil(cifar100_files(), "test.bin", b"\xff" * 3074), "label 255 with 100 classes"),
-        (load_tiny_imagenet, TINY_IMAGENET, lambda: spoil(tiny_files(), "wnids.txt", b"n01\nn02\nn03\nn04"), "class n04 has no images"),
-        (load_tiny_imagenet, TINY_IMAGENET, lambda: spoil(tiny_files(), "wnids.txt", b"n01\nn02"), "class n03 is not in wnids.txt"),
-        (load_tiny_imagenet, TINY_IMAGENET, lambda: spoil(tiny_files(), "val/images/val_1.JPEG", b"text"), "val_1.JPEG is not a readable image"),
+        (
+            load_cifar100,
+            CIFAR100,
+            lambda: spoil(cifar100_files(), "test.bin", b"\xff" * 3074),
+            "label 255 with 100 classes",
+        ),
+        (
+            load_tiny_imagenet,
+            TINY_IMAGENET,
+            lambda: spoil(tiny_files(), "wnids.txt", b"n01\nn02\nn03\nn04"),
+            "class n04 has no images",
+        ),
+        (
+            load_tiny_imagenet,
+            TINY_IMAGENET,
+            lambda: spoil(tiny_files(), "wnids.txt", b"n01\nn02"),
+            "class n03 is not in wnids.txt",
+        ),
+        (
+            load_tiny_imagenet,
+            TINY_IMAGENET,
+            lambda: spoil(tiny_files(), "val/images/val_1.JPEG", b"text"),
+            "val_1.JPEG is not a readable image",
+        ),
     ],
 )
 def test_what_is_wrong_in_an_archive_is_named(tmp_path: Path, load, archive, files, message: str) -> None:
@@ -195,9 +222,11 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """A web server on this machine."""
     root = tmp_path / "www"
     root.mkdir()
+
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             return
+
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=root)) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{web.server_port}", root

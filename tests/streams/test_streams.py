@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from tests.conftest import make_stream
 
 from recollect.errors import UserError
 from recollect.streams import Pixels, StreamOptions, open_stream, stream_from_tensors
 from recollect.streams.build import streams
-from tests.conftest import make_stream
 
 
 def options(**changes: object) -> StreamOptions:

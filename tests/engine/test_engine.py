@@ -1,0 +1,298 @@
+"""The loop: plateaus, evaluation against a naive one, order of data, bad losses, going on after a stop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.conftest import make_learner, make_stream, teach
+from torch import nn
+
+from recollect.engine import Observer, Runtime, checkpoint
+from recollect.engine.evaluation import evaluate, measure_drift, original_features
+from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
+from recollect.errors import UserError
+from recollect.methods import Phase, Schedule, Validation, methods
+from recollect.streams import Batch, Stream
+
+NAMES = sorted(methods())
+
+
+def phase_of(groups: dict[str, list[nn.Parameter]], rate: float = 1.0) -> Phase:
+    return Phase("p", groups, lambda *_: None, lambda _: Validation({}), Schedule(1, rate), [])
+
+
+def test_each_group_has_its_own_plateau() -> None:
+    a, b = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    update = Optimiser(nn.ParameterList([a, b]), phase_of({"a": [a], "b": [b]}), Plateau(), 1, torch.device("cpu"))
+    losses = [
+        (5.0, 5.0),
+        (4.0, 5.0),
+        (3.0, 5.0),
+        (2.0, 5.0),
+        (2.0, 4.0),
+        (2.0, 4.1),
+        (2.0, 4.1),
+        (2.0, 4.1),
+        (2.0, 3.0),
+    ]
+    rates = [update.end_epoch({"a": x, "b": y}) for x, y in losses]
+    # a stalls at epochs 5, 6, 7 and again 8, 9; b at 2, 3, 4, then improves, then stalls at 6, 7, 8
+    assert [r["a"] for r in rates] == pytest.approx([1, 1, 1, 1, 1, 1, 0.1, 0.1, 0.1])
+    assert [r["b"] for r in rates] == pytest.approx([1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_an_update_is_adam_and_moves_nothing_else() -> None:
+    trained, still = nn.Linear(3, 2), nn.Linear(3, 2)
+    twin = nn.Linear(3, 2)
+    twin.load_state_dict(trained.state_dict())
+    before = still.weight.clone()
+    update = Optimiser(
+        nn.ModuleList([trained, still]),
+        phase_of({"g": list(trained.parameters())}, 0.1),
+        Plateau(),
+        5,
+        torch.device("cpu"),
+    )
+    m = {name: torch.zeros_like(p) for name, p in twin.named_parameters()}
+    v = {name: torch.zeros_like(p) for name, p in twin.named_parameters()}
+    for step in range(1, 6):
+        x = torch.randn(4, 3)
+        update((trained(x) + still(x)).square().mean())
+        loss = (twin(x) + still(x).detach()).square().mean()
+        grads = dict(zip(m, torch.autograd.grad(loss, list(twin.parameters())), strict=True))
+        with torch.no_grad():
+            for name, p in twin.named_parameters():
+                m[name] = 0.9 * m[name] + 0.1 * grads[name]
+                v[name] = 0.999 * v[name] + 0.001 * grads[name] ** 2
+                p -= 0.1 * (m[name] / (1 - 0.9**step)) / ((v[name] / (1 - 0.999**step)).sqrt() + 1e-8)
+    assert torch.allclose(trained.weight, twin.weight, atol=1e-5)
+    assert torch.equal(still.weight, before)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_evaluations_against_image_by_image(name: str) -> None:
+    stream = make_stream((2, 3, 2))
+    learner = make_learner(name, stream, epochs=2)
+    record = teach(learner, stream).record
+    learner.eval()
+    for j, task in enumerate(stream.tasks):
+        til = cil = 0
+        first = sum(t.info.num_classes for t in stream.tasks[:j])
+        for i in range(len(task.test)):
+            image, label = task.test.take(torch.tensor([i]))
+            with torch.no_grad():
+                scores = learner.scores(stream.pixels.plain(image))
+            own = scores.til[0, first : first + task.info.num_classes].tolist()
+            til += own.index(max(own)) == int(label) - first
+            everything = scores.cil[0].tolist()
+            cil += everything.index(max(everything)) == int(label)
+        assert record.matrices["til"][-1][j] == pytest.approx(100 * til / len(task.test))
+        assert record.matrices["cil"][-1][j] == pytest.approx(100 * cil / len(task.test))
+
+
+class Recorder(Observer):
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.images = 0
+        self.announced = 0
+
+    def event(self, kind: str, **fields: Any) -> None:
+        self.events.append((kind, fields))
+
+    def phase(self, title: str, num_images: int) -> None:
+        self.announced += num_images
+
+    def advance(self, num_images: int) -> None:
+        self.images += num_images
+
+
+def presented(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the stream's batches of the fit phases showed, view by view."""
+    stream = make_stream()
+    learner = make_learner(name, stream, epochs=2)
+    shown: list[bytes] = []
+    original = learner.phases
+
+    def spying(task: Any) -> Any:
+        for phase in original(task):
+
+            def step(batch: Batch, update: Any, inner: Any = phase.step, spy: bool = phase.name == "fit") -> None:
+                if spy:
+                    shown.append(batch.x.numpy().tobytes())
+                inner(batch, update)
+
+            yield Phase(phase.name, phase.groups, step, phase.validate, phase.schedule, phase.training)
+
+    monkeypatch.setattr(learner, "phases", spying)
+    teach(learner, stream, seed=seed)
+    return shown
+
+
+def test_all_methods_see_the_same_views_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = presented("finetune", 5, monkeypatch)
+    assert len(set(reference)) == len(reference)  # every epoch draws anew
+    for name in ("er", "rfe", "rfe-b"):
+        assert presented(name, 5, monkeypatch) == reference
+    assert presented("finetune", 6, monkeypatch) != reference
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_seed_same_bits(name: str) -> None:
+    stream = make_stream()
+    a, b, c = (make_learner(name, stream, epochs=2) for _ in range(3))
+    teach(a, stream, seed=1)
+    torch.randn(7)  # other users of torch's global generator do not matter
+    teach(b, stream, seed=1)
+    teach(c, stream, seed=2)
+    assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+    assert any(not torch.equal(x, y) for x, y in zip(a.state_dict().values(), c.state_dict().values(), strict=True))
+
+
+class StopError(Exception):
+    pass
+
+
+class StopAt(Observer):
+    """Stops a run in the middle of a phase."""
+
+    def __init__(self, num_images: int) -> None:
+        self.left = num_images
+
+    def advance(self, num_images: int) -> None:
+        self.left -= num_images
+        if self.left < 0:
+            raise StopError
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_going_on_after_a_stop_gives_the_same_bits(name: str, tmp_path: Path) -> None:
+    stream = make_stream((2, 2, 2))
+    whole = make_learner(name, stream)
+    record = teach(whole, stream, drift=True).record
+    total = record.num_images
+    for share in (0.2, 0.5, 0.9):
+        folder = tmp_path / str(share)
+        with pytest.raises(StopError):
+            teach(
+                make_learner(name, stream), stream, checkpoints=folder, observer=StopAt(int(share * total)), drift=True
+            )
+        learner = make_learner(name, stream)
+        found = teach(learner, stream, checkpoints=folder, drift=True).record
+        assert found.matrices == record.matrices
+        assert found.drifted == record.drifted
+        assert found.rectified == record.rectified
+        state = learner.state_dict()
+        assert all(torch.equal(tensor, state[key]) for key, tensor in whole.state_dict().items())
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    stream = make_stream()
+    teach(make_learner("finetune", stream), stream, checkpoints=tmp_path)
+    weights = sorted(tmp_path.glob("task-*"))[-1] / "state.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(bytes(data))
+    with pytest.raises(UserError, match=r"task-002 is damaged \(its hash does not match\); delete that folder"):
+        teach(make_learner("finetune", stream), stream, checkpoints=tmp_path)
+
+
+def test_a_crash_while_saving_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint.save(tmp_path, 1, {"a": torch.ones(2)}, {"n": 1})
+
+    def crash(*_: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("recollect.engine.checkpoint.os.replace", crash)
+        with pytest.raises(OSError, match="disk full"):
+            checkpoint.save(tmp_path, 2, {"a": torch.zeros(2)}, {"n": 2})
+    found = checkpoint.load_latest(tmp_path)
+    assert found is not None
+    assert (found[0], found[1]["a"].tolist(), found[2]) == (1, [1.0, 1.0], {"n": 1})
+    for n in (2, 3):
+        checkpoint.save(tmp_path, n, {"a": torch.zeros(2)}, {})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["task-002", "task-003"]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_bad_loss_stops_the_run_and_names_the_step_and_the_checkpoint(
+    bad: float, tmp_path: Path, monkeypatch
+) -> None:
+    stream = make_stream((2, 2))
+    learner = make_learner("finetune", stream, epochs=2)
+    original, calls = learner.loss, []
+
+    def loss(batch: Batch) -> torch.Tensor:
+        calls.append(0)
+        return original(batch) * (bad if len(calls) == 6 + 5 else 1)  # 3 steps an epoch: task 2, epoch 2, step 2
+
+    monkeypatch.setattr(learner, "loss", loss)
+    with pytest.raises(NonFiniteLossError, match=rf"became {bad} at step 2 of task 2 · fit, epoch 2; .*task-001"):
+        teach(learner, stream, checkpoints=tmp_path)
+
+
+def test_drift_against_features_taken_by_hand() -> None:
+    stream = make_stream((2, 2))
+    learner = make_learner("rfe", stream, alpha=0.0, epochs=3)
+    runtime = Runtime.choose("cpu")
+    teach(learner, Stream(stream.name, stream.tasks[:1], stream.pixels, stream.image_shape))
+    original = original_features(learner, stream.tasks[0], stream.pixels, runtime)
+    learner = make_learner("rfe", stream, alpha=0.0, epochs=3)
+    record = teach(learner, stream, drift=True).record
+    learner.eval()
+    x = stream.pixels.plain(stream.tasks[0].test.take(torch.arange(len(stream.tasks[0].test)))[0])
+    with torch.no_grad():
+        now, back = learner.network.backbone(x), learner.rfe.rewind(x, learner.network.backbone(x), to=0)
+    assert record.drifted[1][0] == pytest.approx(float((now - original).square().mean().sqrt()), rel=1e-4)
+    assert record.rectified[1][0] == pytest.approx(float((back - original).square().mean().sqrt()), rel=1e-4)
+    assert record.drifted[0] == record.rectified[0] == [None, None]
+    assert measure_drift(make_learner_like(learner), stream.tasks[0], original, stream.pixels, runtime)[0] is not None
+
+
+def make_learner_like(learner: Any) -> Any:
+    """Methods without a chain report drift and no rectified figure."""
+    other = make_learner("finetune", make_stream((2, 2)), backbone=learner.network.backbone)
+    for task in make_stream((2, 2)).tasks:
+        other.begin_task(task.info)
+    return other
+
+
+def test_without_validation_images_the_training_loss_is_watched() -> None:
+    stream = make_stream((2,), per_class=3)
+    assert len(stream.tasks[0].validation) == 0
+    recorder = Recorder()
+    teach(make_learner("rfe", stream, epochs=2), stream, observer=recorder)
+    epochs = [fields for kind, fields in recorder.events if kind == "epoch"]
+    assert epochs
+    assert all(set(e["validation"].values()) == {e["loss"]} for e in epochs)
+    assert recorder.images == recorder.announced
+    json.dumps(epochs)
+
+
+def test_bf16_learns_too_and_evaluates_in_order() -> None:
+    stream = make_stream((2, 2), per_class=20)
+    learner = make_learner("rfe", stream, epochs=6)
+    from recollect.engine import Engine, Training
+
+    runtime = Runtime.choose("cpu", "bf16")
+    Engine(learner, stream, Training(epochs=6, learning_rate=1e-2, batch_size=8), runtime, 0).run()
+    found = evaluate(learner, stream.tasks, "test", stream.pixels, runtime)
+    assert found["til"][1] is not None
+    assert found["til"][1] > 60
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "tpu"}, "device 'tpu' is not available"),
+        ({"precision": "fp8"}, "precision is"),
+        ({"threads": -1}, "threads must be"),
+    ],
+)
+def test_runtime_refuses_what_is_not_there(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Runtime.choose(**options)

@@ -1,0 +1,150 @@
+"""finetune, joint and er; the registry; and what holds for every method."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.conftest import make_learner, make_stream, teach
+from tests.methods.test_rfe import batch_of, loss_of, phases
+
+import recollect.methods
+from recollect.methods import methods
+
+NAMES = sorted(methods())
+
+
+def test_the_methods_of_the_command_line_are_there() -> None:
+    expected = {
+        "er",
+        "finetune",
+        "joint",
+        "rfe",
+        "rfe-b",
+        "rfe-e2e",
+        "rfe-mlp-projection",
+        "rfe-mlp-residual",
+        "rfe-no-aux",
+        "rfe-p",
+    }
+    assert expected <= set(NAMES)
+
+
+@pytest.mark.parametrize("units", ["seen", "task"])
+def test_finetune_trains_cross_entropy_and_freezes_old_heads_under_task(units: str) -> None:
+    stream = make_stream((2, 3))
+    learner = make_learner("finetune", stream, units=units)
+    for task in stream.tasks:
+        learner.begin_task(task.info)
+    batch = batch_of(stream, 1)
+    logits = copy.deepcopy(learner.network).train()(batch.x)
+    expected = F.cross_entropy(logits, batch.y) if units == "seen" else F.cross_entropy(logits[:, 2:], batch.y - 2)
+    phase = phases(learner, stream, 1)["fit"]
+    assert torch.allclose(loss_of(phase, batch), expected, atol=1e-6)
+    trained = {id(p) for p in phase.groups["classifier"]}
+    assert (id(learner.network.heads[0].weight) in trained) == (units == "seen")
+
+
+@pytest.mark.parametrize("units", ["seen", "task"])
+def test_er_adds_cross_entropy_on_a_replayed_batch(units: str) -> None:
+    stream = make_stream((2, 3))
+    learner = make_learner("er", stream, units=units)
+    for task in stream.tasks:
+        learner.begin_task(task.info)
+    first = batch_of(stream, 0)
+    learner.remember(first)
+    assert sorted(learner.memory.labels.tolist()) == sorted(first.y.tolist())
+    assert set(learner.memory.tasks.tolist()) == {0}
+    batch = batch_of(stream, 1)
+    past = learner.memory.sample(8, batch.rng("replay"))
+    x = torch.cat([batch.x, batch.augmented(past.images, "replayed view")])
+    logits = copy.deepcopy(learner.network).train()(x)
+    if units == "seen":
+        expected = F.cross_entropy(logits[:8], batch.y) + F.cross_entropy(logits[8:], past.labels)
+    else:
+        expected = F.cross_entropy(logits[:8, 2:], batch.y - 2) + F.cross_entropy(logits[8:, :2], past.labels)
+    assert torch.allclose(loss_of(phases(learner, stream, 1)["fit"], batch), expected, atol=1e-6)
+
+
+def test_er_offers_every_presentation_and_keeps_within_budget() -> None:
+    stream = make_stream((2, 2))
+    learner = make_learner("er", stream, memory=5, epochs=3)
+    teach(learner, stream)
+    presented = 3 * sum(len(task.train) for task in stream.tasks)
+    assert presented - learner.memory.num_offered <= 3 * 2  # a last batch of one image is left out
+    assert len(learner.memory) == 5
+
+
+def test_joint_learns_all_tasks_at_once_and_fills_only_the_last_row() -> None:
+    stream = make_stream((2, 1, 2))
+    engine = teach(make_learner("joint", stream, epochs=2), stream)
+    matrix = engine.record.matrices["til"]
+    assert matrix[:2] == [[None] * 3] * 2
+    assert None not in matrix[2]
+    assert engine.record.num_images == 2 * sum(len(task.train) for task in stream.tasks)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sizes", [(2, 3, 1), (1,), (1, 1)])
+@pytest.mark.filterwarnings("ignore:identity='average' cannot rank")
+def test_every_method_takes_tasks_of_any_size(name: str, sizes: tuple[int, ...]) -> None:
+    stream = make_stream(sizes)
+    learner = make_learner(name, stream)
+    record = teach(learner, stream).record
+    x = stream.pixels.plain(stream.tasks[0].test.take(torch.arange(4))[0])
+    with torch.no_grad():
+        scores = learner.eval().scores(x)
+    assert scores.til.shape == scores.cil.shape == (4, sum(sizes))
+    assert bool(torch.isfinite(scores.til).all())
+    assert bool(torch.isfinite(scores.cil).all())
+    for til, cil in zip(record.matrices["til"], record.matrices["cil"], strict=True):
+        assert all(a >= b for a, b in zip(til, cil, strict=True) if a is not None and b is not None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_grey_images_of_another_size_and_a_users_own_backbone(name: str) -> None:
+    from torch import nn
+
+    from recollect.nets import as_backbone
+
+    stream = make_stream((2, 2), size=20, channels=1)
+    own = nn.Sequential(nn.Conv2d(1, 6, 5, 3), nn.Flatten(), nn.Linear(6 * 36, 10), nn.Dropout(0.2))
+    learner = make_learner(name, stream, backbone=as_backbone(own, stream.image_shape))
+    matrix = teach(learner, stream).record.matrices["til"]
+    assert all(cell is not None and 0 <= cell <= 100 for cell in matrix[-1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fixed_heads_read_tasks_to_come(name: str) -> None:
+    stream = make_stream((2, 3))
+    record = teach(make_learner(name, stream, fixed_heads=(2, 3)), stream).record
+    assert None not in record.at_start["til"]
+    if name != "joint":
+        assert None not in record.matrices["til"][0]
+
+
+def test_adding_one_file_adds_a_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in the methods' folder is all that a new method needs."""
+    (tmp_path / "frozen_features.py").write_text(
+        '"""Only the head learns."""\n'
+        "from recollect.methods.learner import BaselineConfig, Learner, Method\n\n\n"
+        "class FrozenFeatures(Learner[BaselineConfig]):\n"
+        "    def phases(self, task):\n"
+        "        yield self.classifier_phase(task, self.loss, self.config.units)\n\n"
+        "    def loss(self, batch):\n"
+        "        f = self.network.backbone(batch.x).detach()\n"
+        "        return self.network.cross_entropy(self.network.logits(f), batch.y, self.config.units)\n\n\n"
+        'METHODS = {"frozen-features": Method(FrozenFeatures, BaselineConfig(), "only the head learns")}\n'
+    )
+    monkeypatch.setattr(recollect.methods, "__path__", [*recollect.methods.__path__, str(tmp_path)])
+    stream = make_stream()
+    learner = make_learner("frozen-features", stream)
+    before = copy.deepcopy(list(learner.network.backbone.parameters()))
+    teach(learner, stream)
+    assert all(torch.equal(a, b) for a, b in zip(before, learner.network.backbone.parameters(), strict=True))
+    from recollect.runs import resolve
+
+    assert resolve("split-digits", "frozen-features", 0, {"units": "task"}).method_options.units == "task"

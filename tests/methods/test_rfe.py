@@ -1,0 +1,318 @@
+"""RFE as the paper states it: losses against naive computations, what is frozen, what is kept, what is read."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.conftest import make_learner, make_stream, teach
+from torch import Tensor, nn
+
+from recollect.engine import Engine, Runtime, Training
+from recollect.methods import Learner, Phase
+from recollect.nets.resnet import ResNet18
+from recollect.rng import Key
+from recollect.streams import Batch, Stream, TaskData
+
+FORMS = ["rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux"]
+
+
+def batch_of(stream: Stream, task: int, num: int = 8) -> Batch:
+    images, labels = stream.tasks[task].train.take(torch.arange(num))
+    key = Key(99) / task
+    return Batch(images, stream.pixels.augmented(images, (key / "view").generator()), labels, stream.pixels, key)
+
+
+def after_task(name: str, stream: Stream, num: int, **options: Any) -> Learner[Any]:
+    """A learner that has begun task `num` (0-based) after learning those before it."""
+    learner = make_learner(name, stream, **options)
+    part = Stream(stream.name, stream.tasks[:num], stream.pixels, stream.image_shape)
+    teach(learner, part)
+    learner.begin_task(stream.tasks[num].info)
+    return learner
+
+
+def loss_of(phase: Phase, batch: Batch) -> Tensor:
+    """The loss that a step hands to `update`."""
+    found: list[Tensor] = []
+    for module in phase.training:
+        module.train()
+    phase.step(batch, found.append)
+    assert len(found) == 1
+    return found[0]
+
+
+def phases(learner: Learner[Any], stream: Stream, task: int) -> dict[str, Phase]:
+    listed: Iterable[Phase] = learner.phases(stream.tasks[task].info)
+    return {phase.name: phase for phase in listed}
+
+
+def mse(a: Tensor, b: Tensor) -> Tensor:
+    return ((a - b) ** 2).sum() / a.numel()
+
+
+def test_stage_one_is_cross_entropy_plus_alpha_times_drift() -> None:
+    stream = make_stream((2, 3))
+    learner = after_task("rfe", stream, 1, alpha=0.7)
+    batch = batch_of(stream, 1)
+    student, teacher = copy.deepcopy(learner.network.backbone).train(), copy.deepcopy(learner.network.backbone).eval()
+    f = student(batch.x)
+    expected = F.cross_entropy(learner.network.heads[1](f), batch.y - 2) + 0.7 * mse(f, teacher(batch.x))
+    assert torch.allclose(loss_of(phases(learner, stream, 1)["fit"], batch), expected, atol=1e-6)
+
+
+def test_stage_one_adds_a_second_mean_over_memory() -> None:
+    stream = make_stream((2, 3))
+    learner = after_task("rfe-b", stream, 1, alpha=0.7)
+    batch = batch_of(stream, 1)
+    student, teacher = copy.deepcopy(learner.network.backbone).train(), copy.deepcopy(learner.network.backbone).eval()
+    past = learner.past.memory.sample(8, batch.rng("replay"))
+    view = batch.augmented(past.images, "replayed view")
+    f = student(torch.cat([batch.x, view]))
+    expected = F.cross_entropy(learner.network.heads[1](f[:8]), batch.y - 2)
+    expected = expected + 0.7 * (mse(f[:8], teacher(batch.x)) + mse(f[8:], teacher(view)))
+    assert torch.allclose(loss_of(phases(learner, stream, 1)["fit"], batch), expected, atol=1e-6)
+
+
+def test_end_to_end_has_the_gradient_flow_through_r_into_f() -> None:
+    stream = make_stream((2, 3))
+    learner = after_task("rfe-e2e", stream, 1, alpha=0.7)
+    batch = batch_of(stream, 1)
+    assert list(phases(learner, stream, 1)) == ["fit"]
+    student, teacher = copy.deepcopy(learner.network.backbone).train(), copy.deepcopy(learner.network.backbone).eval()
+    r, h = learner.rfe.chain.retrospectors[0], learner.rfe.chain.auxiliaries[0]
+    f = student(batch.x)
+    drift = mse(r(f, h(batch.x)), teacher(batch.x))
+    expected = F.cross_entropy(learner.network.heads[1](f), batch.y - 2) + 0.7 * drift
+    loss = loss_of(phases(learner, stream, 1)["fit"], batch)
+    assert torch.allclose(loss, expected, atol=1e-6)
+    trained = {id(p) for group in phases(learner, stream, 1)["fit"].groups.values() for p in group}
+    assert all(id(p) in trained for p in (*r.parameters(), *h.parameters(), *learner.network.backbone.parameters()))
+    for mine, theirs in zip(learner.network.backbone.parameters(), student.parameters(), strict=True):
+        mine.requires_grad_(True)
+        theirs.requires_grad_(True)
+    ours = torch.autograd.grad(
+        loss_of(phases(learner, stream, 1)["fit"], batch), list(learner.network.backbone.parameters())
+    )
+    f = student(batch.x)
+    naive = F.cross_entropy(learner.network.heads[1](f), batch.y - 2) + 0.7 * mse(r(f, h(batch.x)), teacher(batch.x))
+    for a, b in zip(ours, torch.autograd.grad(naive, list(student.parameters())), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_stage_two_distils_h_and_fits_r_with_h_frozen() -> None:
+    stream = make_stream((2, 3))
+    learner = after_task("rfe", stream, 1)
+    batch, chain = batch_of(stream, 1), learner.rfe.chain
+    with torch.no_grad():
+        for parameter in learner.network.backbone.parameters():
+            parameter.add_(0.01)  # f_t has moved away from f_{t-1}
+    learner.eval()
+    phase = phases(learner, stream, 1)["retrospect"]
+    f = learner.network.backbone(batch.x)
+    distil = mse(learner.rfe.adapter(chain.auxiliaries[1](batch.x)), f)
+    r = chain.retrospectors[0](f, chain.auxiliaries[0](batch.x))
+    rectify = mse(r, learner.rfe.anchor(batch.x))
+    assert torch.allclose(loss_of(phase, batch), distil + rectify, atol=1e-6)
+    names = {name: {id(p) for p in group} for name, group in phase.groups.items()}
+    assert names["auxiliary"] == {
+        id(p) for p in (*chain.auxiliaries[1].parameters(), *learner.rfe.adapter.parameters())
+    }
+    assert names["retrospector"] == {id(p) for p in chain.retrospectors[0].parameters()}
+
+
+@pytest.mark.parametrize(("stride", "target"), [(1, "view"), (1, "stored"), (2, "view")])
+def test_recall_compares_each_sample_in_its_own_domain(stride: int, target: str) -> None:
+    """Sample by sample: newest domain against the teacher on the same view, older ones against what was stored."""
+    stream = make_stream((2, 2, 2, 2))
+    learner = after_task("rfe-b", stream, 3, memory=30, stride=stride, memory_target=target)
+    batch, chain, memory = batch_of(stream, 3), learner.rfe.chain, learner.past.memory
+    learner.eval()
+    newest_domain = {1: 2, 2: 2}[stride]
+    past = memory.sample(8, batch.rng("recall"))
+    views, plain = batch.augmented(past.images, "recalled view"), batch.plain(past.images)
+    errors, domains = [], set()
+    for i in range(8):
+        domain = int(past.values["domain"][i])
+        domains.add(domain)
+        is_newest = domain >= newest_domain
+        x = (views if is_newest or target == "stored" else plain)[i : i + 1]
+        f = chain.rewind(x, learner.network.backbone(x), to=min(domain, newest_domain))
+        wanted = learner.rfe.anchor(x) if is_newest and target == "view" else past.values["feature"][i : i + 1]
+        errors.append(mse(f, wanted))
+    assert len(domains) > 1
+    found = learner.past.recall_loss(batch, 3, learner.network.backbone, learner.rfe)
+    assert torch.allclose(found, torch.stack(errors).mean(), atol=1e-5)
+
+
+def test_stored_features_are_taken_on_the_plain_image_at_the_end_of_the_own_task() -> None:
+    stream = make_stream((2, 2, 2))
+    learner = make_learner("rfe-b", stream, memory=12)
+    kept = []
+    for num in range(1, 4):
+        part = Stream(stream.name, stream.tasks[:num], stream.pixels, stream.image_shape)
+        learner = make_learner("rfe-b", stream, memory=12)
+        teach(learner, part)
+        memory = learner.past.memory
+        now = memory.tasks[: len(memory)] == num - 1
+        x = stream.pixels.plain(memory.images[: len(memory)][now])
+        learner.eval()
+        with torch.no_grad():
+            assert torch.allclose(
+                memory.get_buffer("feature")[: len(memory)][now], learner.network.backbone(x), atol=1e-5
+            )
+        kept.append(
+            {image.numpy().tobytes(): f for image, f in zip(memory.images, memory.get_buffer("feature"), strict=True)}
+        )
+    for image in kept[0].keys() & kept[2].keys():
+        assert torch.equal(kept[0][image], kept[2][image])  # taken once
+
+
+def test_reservoir_trains_the_whole_chain_but_no_old_h() -> None:
+    stream = make_stream((2, 2, 2))
+    learner = after_task("rfe-b", stream, 2)
+    groups = phases(learner, stream, 2)["retrospect"].groups
+    chain = learner.rfe.chain
+    assert {id(p) for p in groups["retrospector"]} == {id(p) for r in chain.retrospectors for p in r.parameters()}
+    assert {id(p) for p in groups["auxiliary"]} >= {id(p) for p in chain.auxiliaries[2].parameters()}
+    old = {id(p) for h in chain.auxiliaries[:2] for p in h.parameters()}
+    assert not old & {id(p) for group in groups.values() for p in group}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_old_heads_and_frozen_modules_do_not_move(name: str) -> None:
+    """Bit for bit: old heads, old h's, and (but for RFE-B, which tunes them) old retrospectors."""
+    stream = make_stream((2, 2, 2))
+    learner = after_task(name, stream, 2)
+    chain = learner.rfe.chain
+    fixed: list[nn.Module] = [*learner.network.heads[:2], *chain.auxiliaries[: 1 if name == "rfe-e2e" else 2]]
+    if name != "rfe-b":
+        fixed += chain.retrospectors[:1]
+    before = [copy.deepcopy(module.state_dict()) for module in fixed]
+    moving = copy.deepcopy(learner.network.backbone.state_dict())
+    engine = Engine(learner, stream, Training(epochs=1, learning_rate=1e-2, batch_size=8), Runtime.choose("cpu"), 0)
+    for phase in learner.phases(stream.tasks[2].info):
+        engine._train(phase, stream.tasks[2].train, stream.tasks[2].validation, Key(0), phase.name)
+    for module, state in zip(fixed, before, strict=True):
+        assert all(torch.equal(state[key], tensor) for key, tensor in module.state_dict().items())
+    assert any(not torch.equal(moving[key], tensor) for key, tensor in learner.network.backbone.state_dict().items())
+
+
+@pytest.mark.parametrize("statistics", ["frozen", "batch", "adapting"])
+def test_the_teacher_moves_only_as_its_policy_says(statistics: str) -> None:
+    stream = make_stream((2, 2))
+    learner = make_learner("rfe", stream, teacher_statistics=statistics, epochs=2)
+    seen: dict[str, dict[str, Tensor]] = {}
+    original = learner.rfe.end_task
+
+    def spy(backbone: nn.Module) -> None:
+        original(backbone)
+        seen["before"] = copy.deepcopy(learner.rfe.anchor.module.state_dict())
+
+    learner.rfe.end_task = spy
+    teach(learner, stream)
+    after = learner.rfe.anchor.module.state_dict()
+    moved = {name for name, tensor in seen["before"].items() if not torch.equal(tensor, after[name])}
+    running = {name for name in after if "running" in name or "tracked" in name}
+    assert moved == (running if statistics == "adapting" else set())
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_class_incremental_average_is_the_concatenated_softmaxes_over_n(name: str) -> None:
+    stream = make_stream((2, 1, 3))
+    with pytest.warns(UserWarning, match="cannot rank a task of one class"):
+        learner = make_learner(name, stream)
+        teach(learner, stream)
+    learner.eval()
+    x = stream.pixels.plain(stream.tasks[0].test.take(torch.arange(5))[0])
+    with torch.no_grad():
+        scores = learner.scores(x)
+        f = learner.network.backbone(x)
+        chain = learner.rfe.chain
+        estimates = [f]
+        for t in (1, 0):
+            h = chain.auxiliaries[t](x) if chain.retrospectors[t].uses_auxiliary else None
+            estimates.insert(0, chain.retrospectors[t](estimates[0], h))
+        logits = [head(e) for head, e in zip(learner.network.heads, estimates, strict=True)]
+        assert torch.allclose(scores.til, torch.cat(logits, 1), atol=1e-6)
+        assert torch.allclose(scores.cil, torch.cat([z.softmax(1) for z in logits], 1) / 3, atol=1e-6)
+        assert torch.allclose(
+            scores.til_without_chain, torch.cat([head(f) for head in learner.network.heads], 1), atol=1e-6
+        )
+
+
+@pytest.mark.parametrize(("last_tasks", "memory"), [(1, 6), (2, 6), (2, 500)])
+def test_rfe_p_holds_only_the_last_tasks_after_each_task(last_tasks: int, memory: int) -> None:
+    stream = make_stream((2, 2, 2, 2))
+    for num in range(1, 5):
+        learner = make_learner("rfe-p", stream, memory=memory, last_tasks=last_tasks)
+        teach(learner, Stream(stream.name, stream.tasks[:num], stream.pixels, stream.image_shape))
+        held = learner.past.memory
+        assert set(held.tasks[: len(held)].tolist()) == set(range(max(0, num - last_tasks), num))
+        assert len(held) <= memory
+        own = stream.tasks[num - 1].train
+        images = {image.numpy().tobytes() for image in own.take(torch.arange(len(own)))[0]}
+        newest = held.images[: len(held)][held.tasks[: len(held)] == num - 1]
+        assert {image.numpy().tobytes() for image in newest} <= images
+
+
+def test_plain_rfe_keeps_no_samples() -> None:
+    learner = make_learner("rfe", make_stream())
+    teach(learner, make_stream())
+    assert learner.memories() == []
+    assert not any(tensor.dtype == torch.uint8 for tensor in learner.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "training", "inference"),
+    # The published RFE rows, in millions: split-cifar10, split-cifar100, split-tinyimagenet.
+    [((2,) * 5, 23.76, 12.59), ((20,) * 5, 23.81, 12.64), ((20,) * 10, 25.63, 14.46)],
+)
+def test_parameter_totals_equal_the_papers(sizes: tuple[int, ...], training: float, inference: float) -> None:
+    stream = make_stream(sizes, per_class=1)
+    learner = make_learner("rfe", stream, backbone=ResNet18(), bias=False, auxiliary_dim=128, projection_dim=128)
+    for task in stream.tasks:
+        learner.begin_task(task.info)
+    found = learner.parameter_counts()
+    assert (round(found.training / 1e6, 2), round(found.inference / 1e6, 2)) == (training, inference)
+
+
+def test_final_relu_follows_the_backbone() -> None:
+    class Signed(nn.Flatten):
+        feature_dim, nonnegative = 768, False
+
+    stream = make_stream()
+    for options, expected in (
+        ({}, nn.ReLU),
+        ({"final_relu": False}, nn.Identity),
+        ({"backbone": Signed()}, nn.Identity),
+    ):
+        learner = make_learner("rfe", stream, **options)
+        learner.begin_task(stream.tasks[0].info)
+        learner.begin_task(stream.tasks[1].info)
+        assert isinstance(learner.rfe.chain.retrospectors[0].final, expected)
+
+
+def test_class_means_rank_tasks_of_one_class() -> None:
+    stream = make_stream((1, 1, 1))
+    learner = make_learner("rfe", stream, identity="class-means", epochs=3)
+    engine = teach(learner, stream)
+    assert engine.record.matrices["cil"][0][0] == 100
+    means = learner.means.get_buffer("means_2")
+    data = TaskData(stream.tasks[2].train, stream.pixels, torch.device("cpu"), 4, Key(0))
+    learner.eval()
+    with torch.no_grad():
+        f = torch.cat([learner.network.backbone(batch.x) for batch in data.batches()])
+    assert torch.allclose(means[0], f.mean(0), atol=1e-5)
+
+
+def test_alpha_zero_leaves_the_teacher_alone_in_stage_one() -> None:
+    stream = make_stream()
+    learner = after_task("rfe", stream, 1, alpha=0.0)
+    learner.rfe.anchor.forward = learner.rfe.anchor.beside = lambda *_: pytest.fail("the teacher was asked")
+    loss = loss_of(phases(learner, stream, 1)["fit"], batch_of(stream, 1))
+    assert torch.isfinite(loss)

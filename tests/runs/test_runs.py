@@ -1,0 +1,261 @@
+"""Configs, run folders and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recollect.errors import UserError
+from recollect.methods import methods
+from recollect.runs import RunConfig, resolve, run
+
+QUICK = {"train_per_class": 10, "epochs": 1, "backbone.width": 2, "tasks": 2}
+QUICK_RFE = QUICK | {"retrospect_epochs": 1, "auxiliary_dim": 4, "projection_dim": 4}
+
+
+def recollect(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "recollect", *map(str, words)], capture_output=True, text=True, cwd=cwd, env=environment
+    )
+
+
+def test_a_stream_brings_its_protocol_and_settings_win() -> None:
+    config = resolve("split-digits", "rfe", 3, {"alpha": 0, "backbone.width": 4, "stream.tasks": 10})
+    assert config.backbone == "convnet"
+    assert config.training.epochs == 15
+    assert config.method_options.retrospect_epochs == 40
+    assert config.method_options.alpha == 0.0
+    assert config.backbone_options == {"width": 4}
+    assert config.stream_options.tasks == 10
+
+
+def test_real_streams_default_to_the_papers_settings() -> None:
+    config = resolve("split-cifar100", "rfe-b", 0)
+    assert (config.backbone, dict(config.backbone_options)["width"]) == ("resnet18", 64)
+    assert (config.training.epochs, config.training.learning_rate, config.training.batch_size) == (40, 5e-4, 32)
+    assert (config.training.patience, config.training.factor) == (3, 0.1)
+    options = config.method_options
+    assert (options.alpha, options.memory, options.auxiliary_dim, options.projection_dim) == (1.0, 500, 128, 128)
+    assert (options.retrospect_epochs or config.training.epochs, options.retrospect_learning_rate) == (40, 5e-3)
+    assert (config.stream_options.crop_padding, config.stream_options.validation) == (4, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alhpa": 1}, "no option is called 'alhpa'; there are .*method.alpha"),
+        ({"alpha": "high"}, "method.alpha is number, got 'high'"),
+        ({"alpha": -1}, "alpha"),
+        ({"keep": "some"}, "method.keep is none | previous | reservoir"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"epochs": 1.5}, "training.epochs is integer, got 1.5"),
+        ({"epochs": True}, "training.epochs is integer"),
+        ({"backbone": "vgg"}, "unknown backbone 'vgg'; choose from convnet"),
+        ({"auxiliary_dim": 7}, "auxiliary_dim must be even, got 7"),
+        ({"tasks": [["1"], 2]}, "stream.tasks is integer | list"),
+    ],
+)
+def test_bad_settings_are_named_with_the_remedy(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message) if "|" in message else message):
+        resolve("split-digits", "rfe", 0, settings)
+
+
+@pytest.mark.parametrize("name", sorted(methods()))
+def test_config_json_rebuilds_the_config(name: str) -> None:
+    config = resolve("split-digits", name, 7, {"epochs": 3}, fixed_heads=True, measure_drift=True, precision="bf16")
+    again = RunConfig.from_json(json.loads(json.dumps(config.to_json())))
+    assert again == config
+    assert again.hash == config.hash
+    edited = config.to_json() | {"seed": 8}
+    with pytest.raises(UserError, match="does not match its own hash"):
+        RunConfig.from_json(edited)
+    with pytest.raises(UserError, match="not a run's config"):
+        RunConfig.from_json({"stream": "x"})
+
+
+def test_every_setting_changes_the_hash() -> None:
+    base = resolve("split-digits", "rfe", 0)
+    others = [
+        resolve("split-digits", "rfe", 1),
+        resolve("split-digits", "rfe-p", 0),
+        resolve("split-digits", "rfe", 0, {"alpha": 2}),
+    ]
+    others += [resolve("split-digits", "rfe", 0, precision="bf16"), resolve("split-digits", "rfe", 0, {"width": 8})]
+    assert len({config.hash for config in [base, *others]}) == 6
+
+
+MATRIX_KEYS = [
+    "average_accuracy",
+    "backward_transfer",
+    "forgetting",
+    "forward_transfer",
+    "incremental_accuracy",
+    "matrix",
+]
+
+
+def test_result_json_has_the_promised_contents_and_repeats_to_the_bit(tmp_path: Path) -> None:
+    config = resolve("split-digits", "rfe", 0, QUICK_RFE, measure_drift=True)
+    result = run(config, tmp_path / "a", device="cpu", command="recollect run …")
+    written = json.loads((tmp_path / "a" / "result.json").read_text())
+    assert written == json.loads(json.dumps(result))
+    assert set(written) >= {
+        "til", "cil", "til_without_chain", "validation", "drift", "parameters", "memory", "seconds", "images_per_second", "seed",
+        "command", "commit", "environment",
+    }  # fmt: skip
+    for key in ("til", "cil", "til_without_chain"):
+        assert sorted(written[key]) == MATRIX_KEYS
+        assert [len(row) for row in written[key]["matrix"]] == [2, 2]
+        assert written[key]["matrix"][0][1] is None
+        assert written[key]["forward_transfer"] is None
+    assert sorted(written["validation"]) == ["cil", "til"]
+    assert written["drift"]["drifted"][1][0] > 0
+    assert written["memory"] == {"samples": 0, "bytes": 0}
+    assert set(written["seconds"]) == {"fit", "retrospect", "evaluate"}
+    assert written["parameters"]["training"] > written["parameters"]["inference"] > 0
+    assert written["commit"]
+    again = run(config, tmp_path / "b", device="cpu")
+    assert (again["til"], again["cil"], again["drift"]) == (result["til"], result["cil"], result["drift"])
+    events = [json.loads(line) for line in (tmp_path / "a" / "events.jsonl").read_text().splitlines()]
+    assert [e["event"] for e in events][0] == "started"
+    assert [e["event"] for e in events][-1] == "finished"
+    assert sum(e["event"] == "epoch" for e in events) == 2 + 2  # one epoch a phase, two phases a task
+
+
+def test_methods_without_a_chain_say_so_and_count_their_memory(tmp_path: Path) -> None:
+    result = run(resolve("split-digits", "er", 0, QUICK | {"memory": 7}), tmp_path / "er", device="cpu")
+    assert result["til_without_chain"] is None
+    assert result["drift"] is None
+    assert result["memory"] == {"samples": 7, "bytes": 7 * (32 * 32 + 8 + 8)}
+    fixed = run(resolve("split-digits", "finetune", 0, QUICK, fixed_heads=True), tmp_path / "fixed", device="cpu")
+    assert fixed["til"]["forward_transfer"] is not None
+    assert None not in fixed["til"]["matrix"][0]
+
+
+def test_a_finished_run_is_kept_and_another_configuration_refused(tmp_path: Path) -> None:
+    config = resolve("split-digits", "finetune", 0, QUICK)
+    first = run(config, tmp_path / "r", device="cpu")
+    stamp = (tmp_path / "r" / "result.json").stat().st_mtime_ns
+    assert run(config, tmp_path / "r", device="cpu") == first
+    other = resolve("split-digits", "finetune", 1, QUICK)
+    with pytest.raises(UserError, match="another configuration .*--force"):
+        run(other, tmp_path / "r", device="cpu")
+    assert (tmp_path / "r" / "result.json").stat().st_mtime_ns == stamp
+    forced = run(other, tmp_path / "r", device="cpu", force=True)
+    assert forced["seed"] == 1
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    for force in (False, True):
+        with pytest.raises(UserError, match=r"holds 'thesis.txt' and is no run folder"):
+            run(config, tmp_path / "mine", device="cpu", force=force)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
+
+
+def test_the_run_command(tmp_path: Path) -> None:
+    words = [
+        "run",
+        "--stream",
+        "split-digits",
+        "--method",
+        "rfe-p",
+        "--seed",
+        4,
+        "--out",
+        tmp_path / "r",
+        "--train-per-class",
+        10,
+    ]
+    words += [
+        "--tasks",
+        2,
+        "--measure-drift",
+        "--set",
+        "epochs=1",
+        "retrospect_epochs=1",
+        "alpha=0.5",
+        "backbone.width=2",
+    ]
+    done = recollect(*words)
+    assert done.returncode == 0, done.stderr
+    assert "task-incremental" in done.stdout
+    result = json.loads((tmp_path / "r" / "result.json").read_text())
+    assert result["seed"] == 4
+    assert result["config"]["method"]["alpha"] == 0.5
+    assert result["command"].startswith("recollect run --stream split-digits --method rfe-p")
+    again = recollect(*words)
+    assert again.returncode == 0
+    assert "learned" not in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["run", "--stream", "split-digits", "--method", "magic", "--out", "r"],
+            "unknown method 'magic'; choose from er",
+        ),
+        (
+            ["run", "--stream", "split-digits", "--method", "rfe", "--out", "r", "--set", "alpha"],
+            "--set takes key=value, got 'alpha'",
+        ),
+        (["run", "--stream", "split-digits", "--method", "rfe", "--out", "r", "--seed", "x"], "seed"),
+        (
+            ["run", "--stream", "split-cifar10", "--method", "rfe", "--out", "r", "--data-root", "nowhere"],
+            "nowhere is not a folder",
+        ),
+        (["run", "--method", "rfe", "--out", "r"], "stream"),
+        (["demo", "--seeds", "0"], "--seeds counts seeds, got 0"),
+        (["fly"], "fly"),
+    ],
+)
+def test_bad_input_ends_with_a_message_and_exit_code_2(words: list[str], message: str, tmp_path: Path) -> None:
+    done = recollect(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "r").exists()
+
+
+def test_list_and_help_are_complete() -> None:
+    listed = recollect("list").stdout
+    for name in (
+        "split-digits",
+        "split-tinyimagenet",
+        "images",
+        "rfe-b",
+        "finetune",
+        "resnet18",
+        "vit-s16",
+        "MLP([f, h]) + f",
+    ):
+        assert name in listed
+    options = recollect("list", "--stream", "split-cifar100", "--method", "rfe").stdout
+    for option in (
+        "method.alpha",
+        "backbone.width",
+        "training.epochs",
+        "stream.class_order",
+        "Weight of the feature-estimation",
+    ):
+        assert option in options
+    text = recollect("run", "--help").stdout
+    for option in (
+        "--stream",
+        "--method",
+        "--seed",
+        "--out",
+        "--data-root",
+        "--set",
+        "--train-per-class",
+        "--measure-drift",
+        "--force",
+    ):
+        assert option in text

@@ -1,0 +1,101 @@
+"""Imports go one way, and only the runtime knows devices."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "recollect"
+LEAVES = {"rng", "errors", "registry"}
+ALLOWED = {
+    "rng": set(),
+    "errors": set(),
+    "registry": {"errors"},
+    "core": {"rng"},
+    "nets": LEAVES,
+    "streams": LEAVES,
+    "memory": LEAVES,
+    "metrics": LEAVES,
+    "methods": LEAVES | {"core", "nets", "streams", "memory", "metrics"},
+    "engine": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods"},
+    "runs": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine"},
+    "report": LEAVES | {"metrics", "runs"},
+    "cli": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "runs", "report"},
+}
+FILES = sorted(ROOT.rglob("*.py"))
+# What reads files or draws pictures works on the host; the runtime is the one place that names devices.
+HOST_ONLY = {"engine/runtime.py", "report/figures.py", "report/tables.py", "cli/app.py"}
+
+
+def imported(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("recollect"):
+            names.add(node.module)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names if alias.name.startswith("recollect")}
+    return {name.split(".")[1] if "." in name else "" for name in names}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    part = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    if part in ("__init__", "__main__"):
+        return
+    assert imported(path) - {part} <= ALLOWED[part]
+
+
+def forbidden(source: str) -> list[str]:
+    """Device names, host copies and double precision in code (docstrings and comments may speak of them)."""
+    tree = ast.parse(source)
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            if re.fullmatch(r"(cuda|cpu|mps)(:\d+)?", node.value):
+                found.append(node.value)
+        elif isinstance(node, ast.Attribute) and node.attr in {
+            "cpu",
+            "cuda",
+            "mps",
+            "numpy",
+            "float64",
+            "double",
+            "item",
+        }:
+            found.append(f".{node.attr}")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_only_the_runtime_knows_devices(path: Path) -> None:
+    if path.relative_to(ROOT).as_posix() not in HOST_ONLY:
+        assert forbidden(path.read_text(encoding="utf-8")) == []
+
+
+def test_the_search_for_devices_finds_them() -> None:
+    assert forbidden('x = y.to("cuda:0"); z = x.cpu().numpy(); torch.zeros(1, dtype=torch.float64)') != []
+    assert sorted(forbidden("a = x.cpu()\nb = 'mps'\nc = t.double()")) == [".cpu", ".double", "mps"]
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys; sys.argv = ['recollect', '--help']\nimport recollect.cli.app as a\ntry: a.main()\nexcept SystemExit: pass\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print('torch' in sys.modules)"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().endswith("False")
+
+
+def test_files_stay_short() -> None:
+    assert {str(p) for p in FILES if len(p.read_text(encoding="utf-8").splitlines()) > 300} == set()
