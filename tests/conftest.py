@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,6 @@ def tiny() -> Stream:
 
 
 @pytest.fixture(autouse=True)
-def untouched_global_generator() -> Iterator[None]:
+def untouched_global_generator() -> None:
     """No test depends on what another drew from torch's global generator."""
     torch.manual_seed(0)
-    yield

@@ -90,7 +90,8 @@ def test_the_search_for_devices_finds_them() -> None:
 
 
 def test_help_does_not_import_torch() -> None:
-    code = "import sys; sys.argv = ['recollect', '--help']\nimport recollect.cli.app as a\ntry: a.main()\nexcept SystemExit: pass\n"
+    code = "import sys; sys.argv = ['recollect', '--help']\nimport recollect.cli.app as a\n"
+    code += "try: a.main()\nexcept SystemExit: pass\n"
     done = subprocess.run(
         [sys.executable, "-c", code + "print('torch' in sys.modules)"], capture_output=True, text=True, check=True
     )

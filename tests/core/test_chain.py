@@ -75,7 +75,7 @@ def test_a_hop_from_between_anchors_is_replaced() -> None:
 
 
 def test_the_example_of_the_readme_carries_features_back() -> None:
-    """RFE in a loop of one's own: after learning a second task the chain is nearer to the old features than drift is."""
+    """RFE in a loop of one's own: after a second task the chain is nearer to the old features than drift is."""
     generator = torch.Generator().manual_seed(0)
     tasks = [
         (torch.randn(64, 3, 16, 16, generator=generator), torch.randint(0, 2, (64,), generator=generator))

@@ -86,7 +86,8 @@ def independent_vit(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.
     layer = nn.TransformerEncoderLayer(384, 6, 1536, 0.0, "gelu", 1e-6, batch_first=True, norm_first=True)
     encoder = nn.TransformerEncoder(layer, 12, nn.LayerNorm(384, 1e-6), enable_nested_tensor=False)
     names = {
-        "norm1.weight": "norm1.weight", "norm1.bias": "norm1.bias", "norm2.weight": "norm2.weight", "norm2.bias": "norm2.bias",
+        "norm1.weight": "norm1.weight", "norm1.bias": "norm1.bias",
+        "norm2.weight": "norm2.weight", "norm2.bias": "norm2.bias",
         "attn.qkv.weight": "self_attn.in_proj_weight", "attn.qkv.bias": "self_attn.in_proj_bias",
         "attn.proj.weight": "self_attn.out_proj.weight", "attn.proj.bias": "self_attn.out_proj.bias",
         "mlp.fc1.weight": "linear1.weight", "mlp.fc1.bias": "linear1.bias",

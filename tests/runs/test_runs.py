@@ -108,8 +108,8 @@ def test_result_json_has_the_promised_contents_and_repeats_to_the_bit(tmp_path: 
     written = json.loads((tmp_path / "a" / "result.json").read_text())
     assert written == json.loads(json.dumps(result))
     assert set(written) >= {
-        "til", "cil", "til_without_chain", "validation", "drift", "parameters", "memory", "seconds", "images_per_second", "seed",
-        "command", "commit", "environment",
+        "til", "cil", "til_without_chain", "validation", "drift", "parameters", "memory", "seconds",
+        "images_per_second", "seed", "command", "commit", "environment",
     }  # fmt: skip
     for key in ("til", "cil", "til_without_chain"):
         assert sorted(written[key]) == MATRIX_KEYS
@@ -125,8 +125,8 @@ def test_result_json_has_the_promised_contents_and_repeats_to_the_bit(tmp_path: 
     again = run(config, tmp_path / "b", device="cpu")
     assert (again["til"], again["cil"], again["drift"]) == (result["til"], result["cil"], result["drift"])
     events = [json.loads(line) for line in (tmp_path / "a" / "events.jsonl").read_text().splitlines()]
-    assert [e["event"] for e in events][0] == "started"
-    assert [e["event"] for e in events][-1] == "finished"
+    assert events[0]["event"] == "started"
+    assert events[-1]["event"] == "finished"
     assert sum(e["event"] == "epoch" for e in events) == 2 + 2  # one epoch a phase, two phases a task
 
 

@@ -59,8 +59,7 @@ def test_class_order_by_label_seeded_or_listed() -> None:
     assert seeded == [n for t in digits(3, class_order="seeded").tasks for n in t.info.class_names]
     listed = digits(tasks=[["7"], ["1", "2", "3"]])
     assert [t.info.class_names for t in listed.tasks] == [("7",), ("1", "2", "3")]
-    images, labels = listed.tasks[0].test.take(torch.arange(len(listed.tasks[0].test)))
-    assert set(labels.tolist()) == {0}
+    assert set(listed.tasks[0].test.labels.tolist()) == {0}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +102,7 @@ def test_tensors_are_checked() -> None:
     images, labels = torch.zeros(4, 3, 16, 16, dtype=torch.uint8), torch.arange(4)
     with pytest.raises(UserError, match="must be uint8"):
         stream_from_tensors(images.float(), labels, images, labels, tasks=2)
-    with pytest.raises(UserError, match="4 x|and 3 labels|3 labels"):
+    with pytest.raises(UserError, match="and 3 labels"):
         stream_from_tensors(images, labels[:3], images, labels, tasks=2)
     with pytest.raises(UserError, match="class '1' has no training image"):
         stream_from_tensors(images[:2], torch.tensor([0, 2]), images, labels, tasks=1)
