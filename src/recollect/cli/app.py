@@ -15,6 +15,7 @@ app = App(
     help="Keep training an image classifier on new tasks without forgetting the old ones or keeping their data.",
     help_format="plaintext",
     version_flags=["--version"],
+    suppress_keyboard_interrupt=False,
 )
 
 

@@ -40,4 +40,4 @@ def draw_matrices(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     assert image is not None
     figure.colorbar(image, ax=grid, label="percent", shrink=0.6)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, bbox_inches="tight")

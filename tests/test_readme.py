@@ -1,0 +1,66 @@
+"""README and CONTRIBUTING say what works: their examples run, their commands parse."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from recollect.methods import methods
+from recollect.runs import parse, resolve
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_example_runs_and_is_short() -> None:
+    (code,) = blocks(README, "python")
+    x, y = torch.randn(32, 3, 32, 32), torch.randint(0, 2, (32,))
+    scope: dict[str, object] = {"tasks": [(x, y), (x + 1, y), (x - 1, y)]}
+    exec(compile(code, "README.md", "exec"), scope)
+    assert scope["old_logits"].shape == (32, 2)  # type: ignore[attr-defined]
+    loop = code[code.index("backbone =") :]
+    assert len([line for line in loop.splitlines() if line.strip()]) <= 15
+
+
+def test_the_run_commands_resolve() -> None:
+    commands = re.findall(r"^recollect run (.*)$", README.replace("\\\n", " "), re.MULTILINE)
+    assert len(commands) >= 4
+    for command in commands:
+        words = command.split()
+        given = {words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--")}
+        settings = words[words.index("--set") + 1 :] if "--set" in words else []
+        resolve(given["--stream"], given["--method"], int(given.get("--seed", 0)), parse(settings))
+
+
+def test_the_first_screen_has_both_commands_and_they_exist() -> None:
+    first_screen = README.splitlines()[:20]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in ("demo", "test"):
+        assert any(line.startswith(f"make {target} ") for line in first_screen)
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+    assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_every_method_has_a_page_or_is_on_one() -> None:
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "methods").glob("*.md"))
+    assert all(re.search(rf"(^# .*\b{name}\b|`{name}`)", pages, re.MULTILINE) for name in methods())
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_module_is_a_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "recollect", "--version"], capture_output=True, text=True, check=True)
+    assert re.match(r"\d+\.\d+", done.stdout)
