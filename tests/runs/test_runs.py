@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -259,3 +261,25 @@ def test_list_and_help_are_complete() -> None:
         "--force",
     ):
         assert option in text
+
+
+def test_ctrl_c_says_what_to_do_and_the_same_command_goes_on_to_the_same_result(tmp_path: Path) -> None:
+    words = ["--stream", "split-digits", "--method", "rfe", "--tasks", "3", "--train-per-class", "20", "--threads", "1"]
+    settings = ["--set", "epochs=4", "retrospect_epochs=4", "backbone.width=4"]
+    command = [sys.executable, "-m", "recollect", "run", "--out", str(tmp_path / "cut"), *words, *settings]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "cut" / "checkpoint" / "task-001").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    started.send_signal(signal.SIGINT)
+    _, errors = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert "the same command goes on after the last finished task" in errors
+    assert not (tmp_path / "cut" / "result.json").exists()
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert "goes on after task" in again.stdout
+    whole = recollect("run", "--out", tmp_path / "whole", *words, *settings)
+    assert whole.returncode == 0, whole.stderr
+    cut, whole = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("cut", "whole"))
+    assert (cut["til"], cut["cil"]) == (whole["til"], whole["cil"])
