@@ -112,6 +112,13 @@ class Memory(nn.Module):
         values = {name: self.get_buffer(name)[slots] for name in self._fields}
         return Samples(self.images[slots], self.labels[slots], self.tasks[slots], values)
 
+    def widen(self, field: str, size: int) -> None:
+        """Give a field of vectors room for `size` values each; what was stored keeps its place, the rest is zero."""
+        held = self.get_buffer(field)
+        wider = held.new_zeros(self.capacity, size)
+        wider[:, : held.shape[1]] = held
+        self.register_buffer(field, wider)
+
     def get_extra_state(self) -> Tensor:
         return torch.tensor([self.size, self.num_offered])
 

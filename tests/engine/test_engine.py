@@ -224,13 +224,14 @@ def test_a_bad_loss_stops_the_run_and_names_the_step_and_the_checkpoint(
 ) -> None:
     stream = make_stream((2, 2))
     learner = make_learner("finetune", stream, epochs=2)
-    original, calls = learner.loss, []
+    original, calls = learner.step, []
 
-    def loss(batch: Batch) -> torch.Tensor:
+    def step(batch: Batch, update: Any) -> None:
         calls.append(0)
-        return original(batch) * (bad if len(calls) == 6 + 5 else 1)  # 3 steps an epoch: task 2, epoch 2, step 2
+        factor = bad if len(calls) == 6 + 5 else 1  # 3 steps an epoch: task 2, epoch 2, step 2
+        original(batch, lambda loss: update(loss * factor))
 
-    monkeypatch.setattr(learner, "loss", loss)
+    monkeypatch.setattr(learner, "step", step)
     with pytest.raises(NonFiniteLossError, match=rf"became {bad} at step 2 of task 2 · fit, epoch 2; .*task-001"):
         teach(learner, stream, checkpoints=tmp_path)
 

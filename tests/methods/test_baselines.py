@@ -100,6 +100,8 @@ def test_every_method_takes_tasks_of_any_size(name: str, sizes: tuple[int, ...])
     assert scores.til.shape == scores.cil.shape == (4, sum(sizes))
     assert bool(torch.isfinite(scores.til).all())
     assert bool(torch.isfinite(scores.cil).all())
+    if name == "tamil":  # reads other features where the task is known
+        return
     for til, cil in zip(record.matrices["til"], record.matrices["cil"], strict=True):
         assert all(a >= b for a, b in zip(til, cil, strict=True) if a is not None and b is not None)
 
@@ -133,10 +135,10 @@ def test_adding_one_file_adds_a_method(tmp_path: Path, monkeypatch: pytest.Monke
         "from recollect.methods.learner import BaselineConfig, Learner, Method\n\n\n"
         "class FrozenFeatures(Learner[BaselineConfig]):\n"
         "    def phases(self, task):\n"
-        "        yield self.classifier_phase(task, self.loss, self.config.units)\n\n"
-        "    def loss(self, batch):\n"
+        "        yield self.classifier_phase(task, self.step, self.config.units)\n\n"
+        "    def step(self, batch, update):\n"
         "        f = self.network.backbone(batch.x).detach()\n"
-        "        return self.network.cross_entropy(self.network.logits(f), batch.y, self.config.units)\n\n\n"
+        "        update(self.network.cross_entropy(self.network.logits(f), batch.y, self.config.units))\n\n\n"
         'METHODS = {"frozen-features": Method(FrozenFeatures, BaselineConfig(), "only the head learns")}\n'
     )
     monkeypatch.setattr(recollect.methods, "__path__", [*recollect.methods.__path__, str(tmp_path)])

@@ -202,7 +202,7 @@ def test_the_run_command(tmp_path: Path) -> None:
     [
         (
             ["run", "--stream", "split-digits", "--method", "magic", "--out", "r"],
-            "unknown method 'magic'; choose from er",
+            "unknown method 'magic'; choose from agem, ",
         ),
         (
             ["run", "--stream", "split-digits", "--method", "rfe", "--out", "r", "--set", "alpha"],

@@ -73,10 +73,18 @@ class Averaged(_Deaf):
         self.module = deepcopy(module).requires_grad_(False).eval()
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
 
+    def grow(self, module: nn.Module) -> None:
+        """Copy the parts of `module` that are new; what is averaged already stays."""
+        kept = self.module.state_dict()
+        self.module = deepcopy(module).requires_grad_(False).eval()
+        self.module.load_state_dict(self.module.state_dict() | kept)
+
     @torch.no_grad()
-    def update(self, module: nn.Module) -> None:
-        """Move towards `module`, whose parameters and buffers must have the shapes averaged here."""
+    def update(self, module: nn.Module, *, move: bool = True) -> None:
+        """Count a step and, unless `move` is False, move towards `module`, whose shapes must be those averaged here."""
         self.step += 1
+        if not move:
+            return
         decay = (1 - 1 / (self.step.float() + 1)).clamp(max=self.decay)
         for mine, theirs in zip(_tensors(self.module), _tensors(module), strict=True):
             if mine.is_floating_point():

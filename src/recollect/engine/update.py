@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -66,9 +66,11 @@ class Optimiser:
         self._losses = torch.zeros(num_steps, device=device)
         self.step = 0
 
-    def __call__(self, loss: Tensor) -> None:
+    def __call__(self, loss: Tensor, edit: Callable[[list[Tensor]], None] | None = None) -> None:
         self._adam.zero_grad(set_to_none=True)
         loss.backward()
+        if edit is not None:
+            edit([_gradient(p) for group in self._adam.param_groups for p in group["params"]])
         self._adam.step()
         self._losses[self.step] = loss.detach()
         self.step += 1
@@ -90,3 +92,9 @@ class Optimiser:
             if watch.lowers(validation[name], self._plateau):
                 group["lr"] *= self._plateau.factor
         return {name: float(group["lr"]) for name, group in zip(self.names, self._adam.param_groups, strict=True)}
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad

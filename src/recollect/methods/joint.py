@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import Tensor
-
-from recollect.methods.learner import BaselineConfig, Learner, Method, Phase
+from recollect.methods.learner import BaselineConfig, Learner, Method, Phase, Update
 from recollect.streams import Batch, TaskInfo
 
 
@@ -16,10 +14,10 @@ class Joint(Learner[BaselineConfig]):
     together = True
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
-        yield self.classifier_phase(task, self.loss, self.config.units)
+        yield self.classifier_phase(task, self.step, self.config.units)
 
-    def loss(self, batch: Batch) -> Tensor:
-        return self.network.cross_entropy(self.network(batch.x), batch.y, self.config.units)
+    def step(self, batch: Batch, update: Update) -> None:
+        update(self.network.cross_entropy(self.network(batch.x), batch.y, self.config.units))
 
 
 METHODS = {"joint": Method(Joint, BaselineConfig(), "all tasks at once, the upper bound")}

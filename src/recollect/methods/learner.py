@@ -41,9 +41,13 @@ class Setup:
 
 
 class Update(Protocol):
-    """Backward and optimiser step; afterwards the parameters have moved."""
+    """Backward and optimiser step; afterwards the parameters have moved.
 
-    def __call__(self, loss: Tensor) -> None: ...
+    `edit` is given the gradients in between, in the order of the phase's parameters, and may change them in place; a
+    parameter that the loss does not reach has a gradient of zero.
+    """
+
+    def __call__(self, loss: Tensor, edit: Callable[[list[Tensor]], None] | None = None) -> None: ...
 
 
 class Validation(NamedTuple):
@@ -141,20 +145,10 @@ class Learner(nn.Module, ABC, Generic[Config]):
         """Every store of samples, for the accounts."""
         return [module for module in self.modules() if isinstance(module, Memory)]
 
-    def classifier_phase(
-        self,
-        task: TaskInfo,
-        loss: Callable[[Batch], Tensor],
-        units: Units,
-        after: Callable[[Batch], None] = lambda batch: None,
-    ) -> Phase:
-        """The usual phase: train backbone and heads on `loss`, then do `after`; watch the cross-entropy."""
+    def classifier_phase(self, task: TaskInfo, step: Callable[[Batch, Update], None], units: Units) -> Phase:
+        """The usual phase: train the backbone and the heads that `units` says; watch the cross-entropy."""
         network = self.network
         heads = network.heads[: task.index + 1] if units == "seen" or self.together else network.heads[task.index]
-
-        def step(batch: Batch, update: Update) -> None:
-            update(loss(batch))
-            after(batch)
 
         def validate(batch: Batch) -> Validation:
             logits = network(batch.x)
