@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "recollect"
-LEAVES = {"rng", "errors", "registry"}
+LEAVES = {"rng", "errors", "registry", "precision"}
 ALLOWED = {
     "rng": set(),
     "errors": set(),
     "registry": {"errors"},
-    "core": {"rng"},
+    "precision": set(),
+    "core": {"rng", "precision"},
     "nets": LEAVES,
     "streams": LEAVES,
     "memory": LEAVES,

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.conftest import make_learner, make_stream, teach
-from tests.methods.test_rfe import batch_of, loss_of, phases
 
 import recollect.methods
 from recollect.methods import methods
+from tests.conftest import make_learner, make_stream, teach
+from tests.methods.test_rfe import batch_of, loss_of, phases
 
 NAMES = sorted(methods())
 

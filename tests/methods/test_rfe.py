@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.conftest import make_learner, make_stream, teach
 from torch import Tensor, nn
 
 from recollect.engine import Engine, Runtime, Training
@@ -17,6 +16,7 @@ from recollect.methods import Learner, Phase
 from recollect.nets.resnet import ResNet18
 from recollect.rng import Key
 from recollect.streams import Batch, Stream, TaskData
+from tests.conftest import make_learner, make_stream, teach
 
 FORMS = ["rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux"]
 

@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from recollect.precision import at_least_single
+
 Identity = Literal["average", "class-means"]
 IDENTITIES: tuple[Identity, ...] = ("average", "class-means")
 
@@ -50,7 +52,8 @@ class ClassMeans(nn.Module):
     def forward(self, features: Sequence[Float[Tensor, "b d"]]) -> Float[Tensor, "b units"]:
         """Probabilities of every class from the estimated feature of each task."""
         closeness = [
-            -torch.cdist(f.float(), self.get_buffer(f"means_{task}")).square() / self.get_buffer(f"scale_{task}")
+            -torch.cdist(at_least_single(f), self.get_buffer(f"means_{task}")).square()
+            / self.get_buffer(f"scale_{task}")
             for task, f in enumerate(features)
         ]
         return torch.cat(closeness, dim=1).softmax(dim=1)

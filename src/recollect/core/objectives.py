@@ -6,7 +6,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from recollect.precision import at_least_single
+
 
 def feature_estimation(estimate: Float[Tensor, "b d"], target: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
     """The one feature-estimation loss; no gradient reaches the target."""
-    return F.mse_loss(estimate.float(), target.detach().float())
+    return F.mse_loss(at_least_single(estimate), at_least_single(target.detach()))

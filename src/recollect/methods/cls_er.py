@@ -17,6 +17,7 @@ from recollect.errors import UserError
 from recollect.methods._replay import ReplayConfig, ReplayLearner, flip, together
 from recollect.methods.learner import Method, Parameters, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
+from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskInfo
 
 
@@ -64,8 +65,8 @@ class CLSER(ReplayLearner[CLSERConfig]):
             update(ce(self.network(batch.x), batch.y, units))
         else:
             past, view = drawn
-            logits = self.network(together(batch, view)).float()
-            target = better(self.stable(view).float(), self.plastic(view).float(), past.labels)
+            logits = at_least_single(self.network(together(batch, view)))
+            target = better(at_least_single(self.stable(view)), at_least_single(self.plastic(view)), past.labels)
             replayed = ce(logits[now:], past.labels, units)
             distilled = F.mse_loss(logits[now:], target)
             update(ce(logits[:now], batch.y, units) + self.config.replay * replayed + self.config.distill * distilled)

@@ -15,6 +15,7 @@ from recollect.errors import UserError
 from recollect.methods._replay import ReplayConfig, ReplayLearner
 from recollect.methods.learner import Method, Setup, Update
 from recollect.nets import Network
+from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskInfo
 
 
@@ -50,7 +51,7 @@ class DERpp(ReplayLearner[DERppConfig]):
         if self.config.two_draws:
             drawn.append(self.replay(batch, "second replay"))
         draws = [each for each in drawn if each is not None]
-        logits = self.network(torch.cat([batch.x, *(view for _, view in draws)])).float()
+        logits = at_least_single(self.network(torch.cat([batch.x, *(view for _, view in draws)])))
         loss = ce(logits[:now], batch.y, units)
         if draws:
             z = logits[now:].split([len(past.labels) for past, _ in draws])

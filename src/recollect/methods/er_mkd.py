@@ -16,6 +16,7 @@ from recollect.errors import UserError
 from recollect.methods._replay import ReplayConfig, ReplayLearner, together
 from recollect.methods.learner import Method, Parameters, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
+from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskInfo
 
 
@@ -51,11 +52,11 @@ class ERMKD(ReplayLearner[ERMKDConfig]):
         ce, units, now = self.network.cross_entropy, self.config.units, len(batch.y)
         drawn = self.replay(batch)
         x = batch.x if drawn is None else together(batch, drawn[1])
-        logits = self.network(x).float()
+        logits = at_least_single(self.network(x))
         loss = ce(logits[:now], batch.y, units)
         if drawn is not None:
             loss = loss + ce(logits[now:], drawn[0].labels, units)
-        seen, teacher = self.network.seen(), self.teacher(x).float()
+        seen, teacher = self.network.seen(), at_least_single(self.teacher(x))
         distilled = distillation(logits[:, seen], teacher[:, seen], self.config.temperature)
         update(loss + self.config.distill * distilled)
         self.teacher.update(self.network)

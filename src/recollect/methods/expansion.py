@@ -27,6 +27,7 @@ from recollect.methods.learner import (
     num_right,
 )
 from recollect.nets import Network
+from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskInfo
 
 
@@ -58,16 +59,16 @@ class Expansion(Learner[ExpansionConfig]):
         expert, first_unit = self.experts[task.index], self.network.units(task.index).start
 
         def step(batch: Batch, update: Update) -> None:
-            update(F.cross_entropy(expert(batch.x).float(), batch.y - first_unit))
+            update(F.cross_entropy(at_least_single(expert(batch.x)), batch.y - first_unit))
 
         def validate(batch: Batch) -> Validation:
-            logits, y = expert(batch.x).float(), batch.y - first_unit
+            logits, y = at_least_single(expert(batch.x)), batch.y - first_unit
             return Validation({"expert": F.cross_entropy(logits, y)}, num_right(logits, y))
 
         yield Phase("fit", {"expert": list(expert.parameters())}, step, validate, self.setup.schedule, [expert])
 
     def scores(self, x: Tensor) -> Scores:
-        logits = [expert(x).float() for expert in self.experts]
+        logits = [at_least_single(expert(x)) for expert in self.experts]
         for task in range(len(logits), len(self.network.heads)):  # fixed heads of tasks to come say nothing yet
             units = self.network.units(task)
             logits.append(x.new_zeros(len(x), units.stop - units.start))

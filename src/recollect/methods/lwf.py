@@ -15,6 +15,7 @@ from recollect.core import Frozen
 from recollect.errors import UserError
 from recollect.methods.learner import Learner, Method, Parameters, Phase, Setup, Update, num_parameters
 from recollect.nets import Network
+from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskInfo
 
 
@@ -48,10 +49,10 @@ class LwF(Learner[LwFConfig]):
         old = [self.network.units(t) for t in range(task.index)]
 
         def step(batch: Batch, update: Update) -> None:
-            logits = self.network(batch.x).float()
+            logits = at_least_single(self.network(batch.x))
             loss = self.network.cross_entropy(logits, batch.y, "task")
             if self.previous is not None:
-                before, temperature = self.previous(batch.x).float(), self.config.temperature
+                before, temperature = at_least_single(self.previous(batch.x)), self.config.temperature
                 for units in old:
                     kept = soft_cross_entropy(logits[:, units], before[:, units], temperature)
                     loss = loss + self.config.distill * kept

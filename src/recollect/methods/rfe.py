@@ -33,6 +33,7 @@ from recollect.methods.learner import (
     num_right,
 )
 from recollect.nets import Network
+from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskData, TaskInfo
 
 
@@ -95,7 +96,7 @@ class RFELearner(Learner[RFEConfig]):
             x = batch.x if past is None else torch.cat([batch.x, batch.augmented(past.images, "replayed view")])
             f = backbone(x)
             now, then = slice(0, len(batch.y)), slice(len(batch.y), None)
-            loss = F.cross_entropy(head(f[now]).float(), batch.y - first_unit)
+            loss = F.cross_entropy(at_least_single(head(f[now])), batch.y - first_unit)
             if alpha:  # α = 0 is plain fine-tuning of f_t
                 assert self.rfe.previous is not None
                 target = self.rfe.previous.beside(x)
@@ -107,7 +108,7 @@ class RFELearner(Learner[RFEConfig]):
             update(loss)
 
         def validate(batch: Batch) -> Validation:
-            logits = head(backbone(batch.x)).float()
+            logits = at_least_single(head(backbone(batch.x)))
             y = batch.y - first_unit
             return Validation({"classifier": F.cross_entropy(logits, y)}, num_right(logits, y))
 
@@ -145,9 +146,9 @@ class RFELearner(Learner[RFEConfig]):
 
     def scores(self, x: Tensor) -> Scores:
         f, estimates = self.features(x)
-        logits = [head(estimate).float() for head, estimate in zip(self.network.heads, estimates, strict=True)]
+        logits = [at_least_single(head(estimate)) for head, estimate in zip(self.network.heads, estimates, strict=True)]
         cil = self.means(estimates[: self.means.num_tasks]) if self.means and self.means.num_tasks else average(logits)
-        return Scores(til=torch.cat(logits, dim=1), cil=cil, til_without_chain=self.network.logits(f).float())
+        return Scores(til=torch.cat(logits, dim=1), cil=cil, til_without_chain=at_least_single(self.network.logits(f)))
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         f = self.network.backbone(x)

@@ -30,6 +30,7 @@ from recollect.methods.learner import (
     num_right,
 )
 from recollect.nets import Network
+from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskInfo
 
 
@@ -98,7 +99,7 @@ class TAMiL(ReplayLearner[TAMiLConfig]):
             loss = loss - self.config.pairwise * apart.mean()
         if drawn is not None:
             past, view = drawn
-            z = self.network.logits(self._nearest(f[now:]) * f[now:]).float()
+            z = at_least_single(self.network.logits(self._nearest(f[now:]) * f[now:]))
             loss = loss + self.config.replay * ce(z, past.labels, units)
             loss = loss + self.config.distill * F.mse_loss(z, self._taught(view, past.tasks))
         update(loss)
@@ -121,7 +122,7 @@ class TAMiL(ReplayLearner[TAMiLConfig]):
         assert isinstance(average, Network)
         f = average.backbone(x)
         attention = self._all(f)[tasks, torch.arange(len(f), device=f.device)]
-        return average.logits(attention * f).float()
+        return at_least_single(average.logits(attention * f))
 
     def scores(self, x: Tensor) -> Scores:
         f = self.network.backbone(x)

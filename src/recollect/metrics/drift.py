@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from recollect.precision import at_least_single
+
 
 def squared_error(estimate: Tensor, original: Tensor) -> Tensor:
     """Sum of squared differences, on the device."""
-    return (estimate.float() - original.float()).square().sum()
+    return (at_least_single(estimate) - at_least_single(original)).square().sum()
 
 
 def rmse(total: float, num_values: int) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from recollect.errors import UserError
 from recollect.nets.backbone import Backbone
+from recollect.precision import at_least_single
 from recollect.rng import Key
 
 
@@ -71,7 +72,7 @@ class Network(nn.Module):
 
     def cross_entropy(self, logits: Float[Tensor, "b units"], y: Int[Tensor, " b"], units: str) -> Float[Tensor, ""]:
         """Cross-entropy over all units seen so far, or over the units of each image's own task (`units="task"`)."""
-        logits = logits.float()[:, self.seen()]
+        logits = at_least_single(logits)[:, self.seen()]
         if units == "task":
             tasks = self.task_of_unit[self.seen()]
             logits = logits.masked_fill(tasks[None, :] != tasks[y][:, None], float("-inf"))
