@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jaxtyping import install_import_hook
 
-CHECKED = ["core.auxiliary", "core.chain", "core.identity", "core.objectives", "core.retrospector", "core.rfe"]
+CHECKED = ["core.auxiliary", "core.identity", "core.objectives", "core.retrospector", "core.rfe"]
 CHECKED += ["nets.network", "streams.pixels"]
 _hook = install_import_hook([f"recollect.{module}" for module in CHECKED], "beartype.beartype")
 
@@ -19,7 +19,7 @@ from recollect.methods import Learner, Schedule, Setup, methods  # noqa: E402
 from recollect.nets import Network  # noqa: E402
 from recollect.nets.convnet import ConvNet  # noqa: E402
 from recollect.rng import Key  # noqa: E402
-from recollect.streams import Stream, StreamOptions, stream_from_tensors  # noqa: E402
+from recollect.streams import Stream, stream_from_tensors  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +42,7 @@ def make_stream(
     names = [str(c) for c in range(num_classes)]
     starts = [sum(sizes[:t]) for t in range(len(sizes))]
     tasks = [names[start : start + n] for start, n in zip(starts, sizes, strict=True)]
-    options = StreamOptions(tasks=tasks, crop_padding=2)
-    return stream_from_tensors(images, labels, images.flip(0), labels.flip(0), tasks=tasks, options=options)
+    return stream_from_tensors(images, labels, images.flip(0), labels.flip(0), tasks=tasks, crop_padding=2)
 
 
 def make_learner(name: str, stream: Stream, *, epochs: int = 1, seed: int = 0, backbone: torch.nn.Module | None = None,

@@ -40,7 +40,10 @@ class Memory(nn.Module):
         self.capacity = capacity
         self.size = 0
         self.num_offered = 0
-        self.register_buffer("images", torch.zeros(capacity, *image_shape, dtype=torch.uint8))
+        try:
+            self.register_buffer("images", torch.zeros(capacity, *image_shape, dtype=torch.uint8))
+        except RuntimeError as error:
+            raise UserError(f"no room for {capacity} images of shape {image_shape}; give a smaller memory") from error
         self.register_buffer("labels", torch.zeros(capacity, dtype=torch.int64))
         self.register_buffer("tasks", torch.zeros(capacity, dtype=torch.int64))
         self._fields = tuple(fields or ())
@@ -72,7 +75,7 @@ class Memory(nn.Module):
         """Store samples in their slots."""
         if not len(slots):
             return
-        slots = slots.to(self.images.device)
+        slots = slots.to(self.images.device, non_blocking=True)
         self.images[slots], self.labels[slots], self.tasks[slots] = (
             images,
             labels,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import torch
 from tests.conftest import make_learner, make_stream, teach
 from torch import nn
 
-from recollect.engine import Observer, Runtime, checkpoint
+from recollect.engine import Engine, Observer, Runtime, Training, checkpoint
 from recollect.engine.evaluation import evaluate, measure_drift, original_features
 from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
 from recollect.errors import UserError
 from recollect.methods import Phase, Schedule, Validation, methods
+from recollect.nets import as_backbone
 from recollect.streams import Batch, Stream
 
 NAMES = sorted(methods())
@@ -266,7 +268,8 @@ def test_without_validation_images_the_training_loss_is_watched() -> None:
     stream = make_stream((2,), per_class=3)
     assert len(stream.tasks[0].validation) == 0
     recorder = Recorder()
-    teach(make_learner("rfe", stream, epochs=2), stream, observer=recorder)
+    with pytest.warns(UserWarning, match="no validation images: the learning rate watches the training loss"):
+        teach(make_learner("rfe", stream, epochs=2), stream, observer=recorder)
     epochs = [fields for kind, fields in recorder.events if kind == "epoch"]
     assert epochs
     assert all(set(e["validation"].values()) == {e["loss"]} for e in epochs)
@@ -277,8 +280,6 @@ def test_without_validation_images_the_training_loss_is_watched() -> None:
 def test_bf16_learns_too_and_evaluates_in_order() -> None:
     stream = make_stream((2, 2), per_class=20)
     learner = make_learner("rfe", stream, epochs=6)
-    from recollect.engine import Engine, Training
-
     runtime = Runtime.choose("cpu", "bf16")
     Engine(learner, stream, Training(epochs=6, learning_rate=1e-2, batch_size=8), runtime, 0).run()
     found = evaluate(learner, stream.tasks, "test", stream.pixels, runtime)
@@ -291,9 +292,152 @@ def test_bf16_learns_too_and_evaluates_in_order() -> None:
     [
         ({"device": "tpu"}, "device 'tpu' is not available"),
         ({"precision": "fp8"}, "precision is"),
-        ({"threads": -1}, "threads must be"),
+        ({"device": "cpu:foo"}, "device 'cpu:foo' is not available"),
+        ({"device": "cpu:1"}, "device 'cpu:1' is not available"),
+        ({"threads": -1}, "threads lies between"),
     ],
 )
 def test_runtime_refuses_what_is_not_there(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Runtime.choose(**options)
+
+
+def test_the_plateau_watches_validation_and_takes_patience_and_factor() -> None:
+    """A validation loss that cannot fall lowers the rate however well training goes, as often as patience says."""
+    stream = make_stream((2,), per_class=20)
+    learner = make_learner("finetune", stream, epochs=6)
+    original = learner.phases
+    worse = iter(range(100))
+
+    def rising(task: Any) -> Any:
+        for phase in original(task):
+            yield dataclasses.replace(
+                phase, validate=lambda _: Validation({"classifier": torch.tensor(float(next(worse)))})
+            )
+
+    learner.phases = rising  # type: ignore[method-assign]
+    recorder = Recorder()
+    training = Training(epochs=6, learning_rate=1e-2, batch_size=8, patience=2, factor=0.5)
+    Engine(learner, stream, training, Runtime.choose("cpu"), 0, observer=recorder).run()
+    epochs = [fields for kind, fields in recorder.events if kind == "epoch"]
+    assert epochs[-1]["loss"] < epochs[0]["loss"]
+    rates = [epoch["learning_rate"]["classifier"] for epoch in epochs]
+    assert rates == pytest.approx([0.01, 0.01, 0.005, 0.005, 0.0025, 0.0025])
+
+
+def test_validation_figures_come_from_validation_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = make_stream((2, 2), per_class=20)
+    asked: list[tuple[str, Any]] = []
+
+    def spying(learner: Any, tasks: Any, part: Any, *rest: Any) -> Any:
+        asked.append((part, evaluate(learner, tasks, part, *rest)))
+        return asked[-1][1]
+
+    monkeypatch.setattr("recollect.engine.loop.evaluate", spying)
+    record = teach(make_learner("finetune", stream), stream).record
+    assert [part for part, _ in asked] == ["test", "test", "validation"]
+    assert record.validation == {name: pytest.approx(sum(asked[-1][1][name]) / 2) for name in ("til", "cil")}
+    empty = dataclasses.replace(stream.tasks[0], test=dataclasses.replace(stream.tasks[0].test, indices=torch.zeros(0)))
+    found = evaluate(
+        make_learner_begun("finetune", stream), [empty], "validation", stream.pixels, Runtime.choose("cpu")
+    )
+    assert found["til"][0] is not None  # the test split was not looked at
+
+
+def make_learner_begun(name: str, stream: Stream) -> Any:
+    learner = make_learner(name, stream)
+    for task in stream.tasks:
+        learner.begin_task(task.info)
+    return learner
+
+
+def test_forward_transfer_counts_from_the_accuracy_before_any_training() -> None:
+    stream = make_stream((2, 3))
+    learner = make_learner("finetune", stream, fixed_heads=(2, 3))
+    runtime = Runtime.choose("cpu")
+    untrained = evaluate(learner, stream.tasks, "test", stream.pixels, runtime)["til"]
+    record = teach(learner, stream).record
+    assert record.at_start["til"] == untrained
+    assert any(accuracy > 0 for accuracy in untrained)
+
+
+def test_joint_under_task_units_trains_every_head() -> None:
+    stream = make_stream((2, 2, 2))
+    learner = make_learner("joint", stream, units="task")
+    for task in stream.tasks:
+        learner.begin_task(task.info)
+    before = [head.weight.clone() for head in learner.network.heads]
+    other = make_learner("joint", stream, units="task")
+    teach(other, stream)
+    assert all(not torch.equal(old, head.weight) for old, head in zip(before, other.network.heads, strict=True))
+
+
+def test_only_the_modules_of_a_phase_are_in_training_mode() -> None:
+    """While r and h learn, f_t must evaluate: its BatchNorm statistics stay as stage 1 left them."""
+    stream = make_stream()
+    learner = make_learner("rfe", stream)
+    original, seen = learner.phases, []
+
+    def spying(task: Any) -> Any:
+        for phase in original(task):
+
+            def step(batch: Batch, update: Any, inner: Any = phase.step, name: str = phase.name) -> None:
+                seen.append((name, learner.network.backbone.training))
+                inner(batch, update)
+
+            yield dataclasses.replace(phase, step=step)
+
+    learner.phases = spying  # type: ignore[method-assign]
+    teach(learner, stream)
+    assert set(seen) == {("fit", True), ("retrospect", False)}
+
+
+def test_dropout_of_a_users_backbone_repeats_to_the_bit_and_resumes(tmp_path: Path) -> None:
+    stream = make_stream((2, 2))
+
+    def fresh() -> Any:
+        torch.manual_seed(0)
+        own = nn.Sequential(nn.Flatten(), nn.Linear(768, 10), nn.Dropout(0.5))
+        return make_learner("er", stream, backbone=as_backbone(own, stream.image_shape), epochs=2)
+
+    whole = fresh()
+    teach(whole, stream)
+    with pytest.raises(StopError):
+        teach(fresh(), stream, checkpoints=tmp_path, observer=StopAt(40))
+    torch.randn(11)
+    again = fresh()
+    teach(again, stream, checkpoints=tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), again.state_dict().values(), strict=True))
+
+
+def test_weights_ruined_by_the_last_step_are_not_called_good(tmp_path: Path) -> None:
+    stream = make_stream((2, 2), per_class=10)
+    training = Training(epochs=1, learning_rate=1e30, batch_size=1000)
+    learner = make_learner("finetune", stream, epochs=1)
+    learner.setup = dataclasses.replace(learner.setup, schedule=Schedule(1, 1e30))
+    with pytest.raises(
+        NonFiniteLossError, match="validation loss of the classifier became .* there is no earlier checkpoint"
+    ):
+        Engine(learner, stream, training, Runtime.choose("cpu"), 0, checkpoints=tmp_path).run()
+    assert not list(tmp_path.glob("task-*"))
+
+
+def test_going_on_under_another_environment_is_said(tmp_path: Path) -> None:
+    stream = make_stream((2, 2))
+    teach(make_learner("finetune", stream), stream, checkpoints=tmp_path)
+    path = sorted(tmp_path.glob("task-*"))[-1] / "state.json"
+    state = json.loads(path.read_text())
+    state["record"]["environment"]["threads"] = 77
+    path.write_text(json.dumps(state))
+    recorder = Recorder()
+    with pytest.warns(UserWarning, match="another environment, so not to the same bits: threads was 77 and is"):
+        teach(make_learner("finetune", stream), stream, checkpoints=tmp_path, observer=recorder)
+    (resumed,) = [fields for kind, fields in recorder.events if kind == "resumed"]
+    assert list(resumed["changed"]) == ["threads"]
+
+
+def test_joint_pads_its_drift_like_its_accuracies() -> None:
+    stream = make_stream((2, 2, 2))
+    record = teach(make_learner("joint", stream), stream, drift=True).record
+    assert [len(row) for row in record.drifted] == [3, 3, 3]
+    assert record.drifted[:2] == [[None] * 3] * 2

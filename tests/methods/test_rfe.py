@@ -11,8 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recollect.core import RFE
 from recollect.engine import Engine, Runtime, Training
+from recollect.errors import UserError
 from recollect.methods import Learner, Phase
+from recollect.methods._rfe_config import RFEConfig
 from recollect.nets.resnet import ResNet18
 from recollect.rng import Key
 from recollect.streams import Batch, Stream, TaskData
@@ -316,3 +319,195 @@ def test_alpha_zero_leaves_the_teacher_alone_in_stage_one() -> None:
     learner.rfe.anchor.forward = learner.rfe.anchor.beside = lambda *_: pytest.fail("the teacher was asked")
     loss = loss_of(phases(learner, stream, 1)["fit"], batch_of(stream, 1))
     assert torch.isfinite(loss)
+
+
+def warm(learner: Learner[Any], stream: Stream, num_tasks: int) -> Engine:
+    """An engine whose learner has learned the first tasks."""
+    part = Stream(stream.name, stream.tasks[:num_tasks], stream.pixels, stream.image_shape)
+    return teach(learner, part)
+
+
+def test_stage_two_adds_the_recall_loss() -> None:
+    """RFE-P and RFE-B train r on memory too: their step is the data's losses plus the recall loss, nothing less."""
+    stream = make_stream((2, 2, 2))
+    learner = after_task("rfe-b", stream, 2)
+    learner.eval()
+    batch = batch_of(stream, 2)
+    phase = phases(learner, stream, 2)["retrospect"]
+    data = sum(phase.validate(batch).losses.values())
+    recalled = learner.past.recall_loss(batch, 2, learner.network.backbone, learner.rfe)
+    assert recalled.item() > 1e-4
+    assert torch.allclose(loss_of(phase, batch), data + recalled, atol=1e-6)
+
+
+def test_stored_targets_in_stage_one() -> None:
+    stream = make_stream((2, 3))
+    learner = after_task("rfe-b", stream, 1, alpha=0.7, memory_target="stored")
+    batch = batch_of(stream, 1)
+    student, teacher = copy.deepcopy(learner.network.backbone).train(), copy.deepcopy(learner.network.backbone).eval()
+    past = learner.past.memory.sample(8, batch.rng("replay"))
+    f = student(torch.cat([batch.x, batch.augmented(past.images, "replayed view")]))
+    expected = F.cross_entropy(learner.network.heads[1](f[:8]), batch.y - 2)
+    expected = expected + 0.7 * (mse(f[:8], teacher(batch.x)) + mse(f[8:], past.values["feature"]))
+    assert torch.allclose(loss_of(phases(learner, stream, 1)["fit"], batch), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_end_to_end_leads_to_the_anchor_on_stream_and_memory(stride: int) -> None:
+    stream = make_stream((2, 2, 2))
+    learner = after_task("rfe-e2e", stream, 2, alpha=0.7, keep="reservoir", stride=stride)
+    batch = batch_of(stream, 2)
+    with torch.no_grad():
+        for parameter in learner.rfe.anchor.parameters():
+            parameter.add_(0.05)  # so that the anchor differs from f_{t-1} also at stride 1
+    student = copy.deepcopy(learner.network.backbone).train()
+    past = learner.past.memory.sample(8, batch.rng("replay"))
+    x = torch.cat([batch.x, batch.augmented(past.images, "replayed view")])
+    f, last = student(x), learner.rfe.chain.num_hops - 1
+    back = learner.rfe.chain.retrospectors[last](f, learner.rfe.chain.auxiliaries[last](x))
+    target = learner.rfe.anchor(x)
+    expected = F.cross_entropy(learner.network.heads[2](f[:8]), batch.y - 4)
+    expected = expected + 0.7 * (mse(back[:8], target[:8]) + mse(back[8:], target[8:]))
+    assert torch.allclose(loss_of(phases(learner, stream, 2)["fit"], batch), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("statistics", ["batch", "adapting"])
+def test_in_stage_two_the_teacher_evaluates(statistics: str) -> None:
+    stream = make_stream()
+    learner = after_task("rfe", stream, 1, teacher_statistics=statistics)
+    learner.eval()
+    batch = batch_of(stream, 1)
+    f = learner.network.backbone(batch.x)
+    r = learner.rfe.chain.retrospectors[0](f, learner.rfe.chain.auxiliaries[0](batch.x))
+    expected = mse(r, copy.deepcopy(learner.rfe.anchor.module).eval()(batch.x))
+    found = phases(learner, stream, 1)["retrospect"].validate(batch).losses["retrospector"]
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_the_second_stage_has_its_own_schedule() -> None:
+    stream = make_stream()
+    learner = after_task("rfe", stream, 1, retrospect_epochs=7, retrospect_learning_rate=0.03)
+    schedule = phases(learner, stream, 1)["retrospect"].schedule
+    assert (schedule.epochs, schedule.learning_rate) == (7, 0.03)
+    assert phases(learner, stream, 1)["fit"].schedule == learner.setup.schedule
+    same = after_task("rfe", stream, 1, epochs=3)
+    assert phases(same, stream, 1)["retrospect"].schedule.epochs == 3
+
+
+def test_rfe_b_offers_each_image_once() -> None:
+    stream = make_stream((2, 2))
+    learner = make_learner("rfe-b", stream, epochs=3)
+    warm(learner, stream, 2)
+    assert learner.past.memory.num_offered == sum(len(task.train) for task in stream.tasks)
+
+
+def test_retrospectors_of_identity_earn_nothing() -> None:
+    """What the chain is measured against: replaced by the identity it reads as if it were not there."""
+
+    class Same(nn.Module):
+        uses_auxiliary = False
+
+        def forward(self, f: Tensor, h: Tensor | None) -> Tensor:
+            return f
+
+    stream = make_stream((2, 2, 2))
+    learner = make_learner("rfe", stream, alpha=0.0, epochs=3)
+    warm(learner, stream, 3)
+    x = stream.pixels.plain(stream.tasks[0].test.take(torch.arange(8))[0])
+    with torch.no_grad():
+        scores = learner.eval().scores(x)
+        assert not torch.allclose(scores.til[:, :4], scores.til_without_chain[:, :4])
+        learner.rfe.chain.retrospectors = nn.ModuleList(Same() for _ in range(2))
+        scores = learner.eval().scores(x)
+    assert torch.equal(scores.til, scores.til_without_chain)
+
+
+def test_an_old_h_with_norm_and_dropout_stays_asleep() -> None:
+    class Norm(nn.Module):
+        dim = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Flatten(), nn.Linear(768, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x)  # type: ignore[no-any-return]
+
+    rfe = RFE(feature_dim=6, auxiliary=Norm)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(768, 6))
+    x = torch.randn(8, 3, 16, 16)
+    rfe.begin_task()
+    rfe.end_task(backbone)
+    rfe.begin_task()
+    before = copy.deepcopy(rfe.chain.auxiliaries[0].state_dict())
+    rfe.train()
+    assert rfe.chain.auxiliaries[1].training
+    assert not rfe.chain.auxiliaries[0].layers[2].training
+    rfe.retrospect_loss(x, backbone(x))
+    assert all(torch.equal(before[key], tensor) for key, tensor in rfe.chain.auxiliaries[0].state_dict().items())
+
+
+def test_new_modules_are_placed_beside_the_old_ones() -> None:
+    rfe = RFE(feature_dim=6, auxiliary_dim=4)
+    rfe.begin_task()
+    rfe.to("meta")
+    rfe.begin_task()
+    assert {parameter.device.type for parameter in rfe.parameters()} == {"meta"}
+
+
+def test_the_whole_chain_can_be_tuned_outside_the_harness() -> None:
+    rfe = RFE(feature_dim=6, auxiliary_dim=4)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(768, 6))
+    for _ in range(3):
+        rfe.begin_task()
+        rfe.end_task(backbone)
+    assert len(rfe.retrospect_parameters(whole_chain=True)) == 2 * 10
+    assert all(parameter.requires_grad for parameter in rfe.retrospect_parameters(whole_chain=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stride": 2, "memory_target": "stored"}, "use memory_target=view"),
+        ({"end_to_end": True, "alpha": 0.0}, "give it a positive alpha"),
+    ],
+)
+def test_combinations_without_a_meaning_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        RFEConfig(**options)
+
+
+def test_small_images_are_refused_before_training() -> None:
+    with pytest.raises(UserError, match=r"at least 16 pixels, got \(8, 8\)"):
+        make_learner("rfe", make_stream(size=8))
+
+
+def test_averaging_warns_of_unequal_tasks() -> None:
+    learner = make_learner("rfe", make_stream((2, 3)))
+    learner.begin_task(make_stream((2, 3)).tasks[0].info)
+    with pytest.warns(UserWarning, match="favours tasks of few classes, and task sizes differ"):
+        learner.begin_task(make_stream((2, 3)).tasks[1].info)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 1, 1)])
+def test_class_means_take_one_image_a_class(sizes: tuple[int, ...]) -> None:
+    stream = make_stream(sizes, per_class=1)
+    learner = make_learner("rfe", stream, identity="class-means")
+    with pytest.warns(UserWarning, match="no validation images"):
+        teach(learner, stream)
+    x = stream.pixels.plain(stream.tasks[0].train.take(torch.arange(1))[0])
+    with torch.no_grad():
+        p = learner.eval().scores(x).cil
+    assert bool(torch.isfinite(p).all())
+    assert p.sum(1).tolist() == pytest.approx([1.0], abs=1e-5)
+
+
+def test_fixed_heads_rank_only_what_is_learned() -> None:
+    stream = make_stream((2, 3))
+    for identity in ("average", "class-means"):
+        learner = make_learner("rfe", stream, fixed_heads=(2, 3), identity=identity)
+        warm(learner, stream, 1)
+        with torch.no_grad():
+            cil = learner.eval().scores(stream.pixels.plain(stream.tasks[0].test.take(torch.arange(3))[0])).cil
+        assert cil.shape == (3, 2)
+        assert cil.sum(1).tolist() == pytest.approx([1.0] * 3, abs=1e-5)

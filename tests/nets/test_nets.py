@@ -188,7 +188,7 @@ def test_any_module_becomes_a_backbone() -> None:
 
 @pytest.mark.parametrize("name", ["convnet", "resnet18", "vit-small"])
 def test_registered_backbones_say_how_their_features_look(name: str) -> None:
-    network = backbones()[name]((3, 32, 32))
+    network = backbones()[name].make((3, 32, 32))
     f = network(torch.randn(2, 3, 32, 32))
     assert f.shape == (2, network.feature_dim)
     assert not network.nonnegative or bool((f >= 0).all())

@@ -174,6 +174,18 @@ def spoil(files: dict[str, bytes], name: str, data: bytes | None) -> dict[str, b
             "label 255 with 100 classes",
         ),
         (
+            load_cifar100,
+            CIFAR100,
+            lambda: spoil(cifar100_files(), "train.bin", cifar100_files()["train.bin"][: 3074 * 250]),
+            "classes of the train set have 2 to 3 images",
+        ),
+        (
+            load_cifar100,
+            CIFAR100,
+            lambda: spoil(cifar100_files(), "fine_label_names.txt", b"\xff\xfe a b"),
+            "3 class names, expected 100",
+        ),
+        (
             load_tiny_imagenet,
             TINY_IMAGENET,
             lambda: spoil(tiny_files(), "wnids.txt", b"n01\nn02\nn03\nn04"),

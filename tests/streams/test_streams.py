@@ -12,6 +12,7 @@ from tests.conftest import make_stream
 from recollect.errors import UserError
 from recollect.streams import Pixels, StreamOptions, open_stream, stream_from_tensors
 from recollect.streams.build import streams
+from recollect.streams.images import ImageOptions
 
 
 def options(**changes: object) -> StreamOptions:
@@ -38,10 +39,11 @@ def test_train_validation_and_test_share_no_image() -> None:
     stream = digits()
     seen: set[bytes] = set()
     for task in stream.tasks:
-        for split in (task.train, task.validation):
+        for split in (task.train, task.validation, task.test):
             pictures = {row.tobytes() for row in split.take(torch.arange(len(split)))[0].numpy()}
             assert not pictures & seen
             seen |= pictures
+    assert len(seen) > 1700
 
 
 def test_labels_count_units_across_tasks() -> None:
@@ -67,6 +69,8 @@ def test_class_order_by_label_seeded_or_listed() -> None:
     [
         ({"tasks": 11}, "11 tasks need at least as many classes"),
         ({"tasks": 0}, "at least 1 task"),
+        ({"tasks": []}, "got an empty list"),
+        ({"crop_padding": 33}, "more than the images' 32 pixels"),
         ({"tasks": [["7", "x"]]}, "no class is called 'x'"),
         ({"tasks": [["7"], ["7"]]}, "belongs to one task only"),
         ({"tasks": [["7"]], "class_order": "seeded"}, "draws the tasks itself"),
@@ -104,6 +108,10 @@ def test_tensors_are_checked() -> None:
         stream_from_tensors(images.float(), labels, images, labels, tasks=2)
     with pytest.raises(UserError, match="and 3 labels"):
         stream_from_tensors(images, labels[:3], images, labels, tasks=2)
+    with pytest.raises(UserError, match="test images have shape"):
+        stream_from_tensors(images, labels, images[:, :1], labels, tasks=2)
+    with pytest.raises(UserError, match="labels go up to 3 but there are 2"):
+        stream_from_tensors(images, labels, images, labels, tasks=2, class_names=["a", "b"])
     with pytest.raises(UserError, match="class '1' has no training image"):
         stream_from_tensors(images[:2], torch.tensor([0, 2]), images, labels, tasks=1)
 
@@ -152,19 +160,19 @@ def folder(root: Path, classes: tuple[str, ...] = ("cat", "dog", "Übung")) -> P
 
 def test_a_folder_of_images_is_a_stream(tmp_path: Path) -> None:
     root = folder(tmp_path / "photos")
-    stream = open_stream("images", StreamOptions(tasks=[["dog"], ["cat", "Übung"]], image_size=16), 0, root)
+    stream = open_stream("images", ImageOptions(tasks=[["dog"], ["cat", "Übung"]], image_size=16), 0, root)
     assert stream.image_shape == (3, 16, 16)
     assert [t.info.class_names for t in stream.tasks] == [("dog",), ("cat", "Übung")]
     assert [len(t.test) for t in stream.tasks] == [1, 2]
     images, _ = stream.tasks[0].train.take(torch.arange(4))
     assert set(images[:, 0, 8, 8].tolist()) == {80}
-    assert len(open_stream("images", StreamOptions(tasks=3, image_size=16), 0, root).tasks) == 3
+    assert len(open_stream("images", ImageOptions(tasks=3, image_size=16), 0, root).tasks) == 3
 
 
 def test_train_and_test_folders_are_kept_apart(tmp_path: Path) -> None:
     folder(tmp_path / "train")
     folder(tmp_path / "test")
-    stream = open_stream("images", StreamOptions(tasks=1, image_size=16, validation=0.0), 0, tmp_path)
+    stream = open_stream("images", ImageOptions(tasks=1, image_size=16, validation=0.0), 0, tmp_path)
     assert (len(stream.tasks[0].train), len(stream.tasks[0].test)) == (15, 15)
 
 
@@ -175,20 +183,23 @@ def test_train_and_test_folders_are_kept_apart(tmp_path: Path) -> None:
         (lambda root: (root / "cat" / "9.png").write_bytes(b"junk"), r"9\.png is not a readable image"),
         (lambda root: (root / "stray.png").write_bytes(b""), r"stray\.png lies beside the class folders"),
         (lambda root: (root / "empty").mkdir(), "empty is empty"),
+        (lambda root: (root / "cat" / "dir.png").mkdir(), r"dir\.png is not an image"),
+        (lambda root: (root / "cat" / "gone.png").symlink_to(root / "nowhere"), r"gone\.png is not an image"),
+        (lambda root: (root / "train" / "fish").mkdir(parents=True), "has a folder train/ but no test/"),
     ],
 )
 def test_what_is_wrong_in_a_folder_is_named(tmp_path: Path, spoil, message: str) -> None:
     root = folder(tmp_path / "photos")
     spoil(root)
     with pytest.raises(UserError, match=message):
-        open_stream("images", StreamOptions(tasks=1), 0, root)
+        open_stream("images", ImageOptions(tasks=1), 0, root)
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--data-root"):
-        open_stream("images", StreamOptions(), 0)
+        open_stream("images", ImageOptions(), 0)
     with pytest.raises(UserError, match="nowhere is not a folder"):
-        open_stream("images", StreamOptions(), 0, tmp_path / "nowhere")
+        open_stream("images", ImageOptions(), 0, tmp_path / "nowhere")
     with pytest.raises(UserError, match="unknown stream 'cifar'; choose from"):
         open_stream("cifar", StreamOptions(), 0)
 
@@ -197,3 +208,23 @@ def test_real_streams_default_to_the_papers_tasks() -> None:
     found = {name: source.options.tasks for name, source in streams().items()}
     assert found["split-cifar10"] == found["split-cifar100"] == found["split-digits"] == 5
     assert found["split-tinyimagenet"] == 10
+
+
+def test_sixteen_bit_images_keep_their_greys(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for i in range(5):
+        Image.fromarray(torch.full((20, 20), 257 * (100 + i), dtype=torch.uint16).numpy()).save(
+            tmp_path / "a" / f"{i}.png"
+        )
+    stream = open_stream("images", ImageOptions(tasks=1, image_size=16), 0, tmp_path)
+    images, _ = stream.tasks[0].train.take(torch.arange(len(stream.tasks[0].train)))
+    assert set(images.unique().tolist()) <= {100, 101, 102, 103, 104}
+
+
+def test_the_digest_is_of_the_content_not_of_the_place(tmp_path: Path) -> None:
+    a, b = folder(tmp_path / "a"), folder(tmp_path / "b")
+    digests = [open_stream("images", ImageOptions(tasks=1), 0, root).digest for root in (a, b)]
+    assert digests[0] == digests[1] != ""
+    picture(b / "cat" / "0.png", (1, 2, 3))
+    assert open_stream("images", ImageOptions(tasks=1), 0, b).digest != digests[0]
+    assert digits(0).digest == digits(1).digest != ""

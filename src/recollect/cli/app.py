@@ -78,6 +78,7 @@ def run(
         Overwrite the run in this folder.
     """
     from rich.console import Console
+    from rich.markup import escape
 
     from recollect.cli.progress import ProgressBar
     from recollect.report.tables import print_result
@@ -102,7 +103,7 @@ def run(
             command=shlex.join(["recollect", *sys.argv[1:]]),
         )
     print_result(console, result)
-    console.print(f"The run is in [bold]{out}[/].")
+    console.print(f"The run is in [bold]{escape(str(out))}[/].")
 
 
 @app.command(name="list")
@@ -159,6 +160,9 @@ def main() -> None:
         sys.exit(2)
     except UserError as error:
         print(f"recollect: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"recollect: {error}; check the path, its permissions and the space left", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("recollect: interrupted; the same command goes on after the last finished task", file=sys.stderr)

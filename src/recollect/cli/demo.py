@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from recollect.cli.progress import ProgressBar
 from recollect.errors import UserError
@@ -22,7 +23,7 @@ def show_demo(console: Console, num_seeds: int, out: Path, threads: int) -> dict
         raise UserError(f"--seeds counts seeds, got {num_seeds}")
     console.print(
         "split-digits: the handwritten digits that come with scikit-learn, in 5 tasks of 2 classes.\n"
-        "RFE sees each task once and keeps none of its images; ER keeps 50.\n"
+        "The tasks come one after the other. RFE keeps none of their images; ER keeps 50.\n"
     )
     results: dict[str, list[dict[str, Any]]] = {}
     for method in METHODS:
@@ -43,10 +44,11 @@ def show_demo(console: Console, num_seeds: int, out: Path, threads: int) -> dict
     draw_matrices({method: found[0] for method, found in results.items()}, picture)
     settings = results["rfe"][0]["config"]
     console.print(
-        f"Settings: {settings['training']['epochs']} epochs a task and stage, "
+        f"Settings: {settings['training']['epochs']} epochs a task, "
+        f"{settings['method']['retrospect_epochs']} more for RFE's second stage, "
         f"batch {settings['training']['batch_size']}, "
         f"backbone {settings['backbone']['name']} of width {settings['backbone']['width']}, RFE with alpha "
         f"{settings['method']['alpha']:g}; everything is in each run's config.json.\n"
-        f"Runs: {out}/<method>-<seed>   Picture: [bold]{picture}[/]"
+        f"Runs: {escape(str(out))}/<method>-<seed>   Picture: [bold]{escape(str(picture))}[/]"
     )
     return results

@@ -17,7 +17,7 @@ from recollect.streams import streams
 
 def print_all(console: Console) -> None:
     """Names and one line about each."""
-    backbone_lines = {name: (inspect.getdoc(make) or "").splitlines()[0] for name, make in backbones().items()}
+    backbone_lines = {name: (inspect.getdoc(recipe.make) or "").splitlines()[0] for name, recipe in backbones().items()}
     for title, rows in (
         ("streams", {name: source.about for name, source in streams().items()}),
         ("methods", {name: method.about for name, method in methods().items()}),

@@ -8,7 +8,7 @@ available. s = 1 makes every task an anchor, as in the paper.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import overload
+from typing import Self, overload
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -63,11 +63,29 @@ class RetrospectorChain(nn.Module):
         self.num_tasks += 1
         if task > 0:
             renewed = self.num_hops == -(-task // self.stride)
-            _place(self.retrospectors, self._make_retrospector(), renewed)
+            self._place(self.retrospectors, self._make_retrospector(), renewed)
             if auxiliary_with_hop and self._make_auxiliary is not None:
-                _place(self.auxiliaries, self._make_auxiliary(), renewed)
+                self._place(self.auxiliaries, self._make_auxiliary(), renewed)
         if not auxiliary_with_hop and self.is_anchor(task) and self._make_auxiliary is not None:
-            _place(self.auxiliaries, self._make_auxiliary(), renewed=False)
+            self._place(self.auxiliaries, self._make_auxiliary(), renewed=False)
+
+    def _place(self, modules: nn.ModuleList, module: nn.Module, renewed: bool) -> None:
+        """Put a new module last, or in the last one's place, beside what is there already."""
+        existing = next(self.parameters(), None)
+        if existing is not None:
+            module = module.to(existing.device)
+        if renewed:
+            modules[len(modules) - 1] = module
+        else:
+            modules.append(module)
+
+    def train(self, mode: bool = True) -> Self:
+        """Frozen parts stay in evaluation mode, so that a norm or dropout in an old h cannot wake."""
+        super().train(mode)
+        for module in (*self.retrospectors, *self.auxiliaries):
+            if not any(parameter.requires_grad for parameter in module.parameters()):
+                module.eval()
+        return self
 
     @property
     def next_auxiliary(self) -> nn.Module | None:
@@ -97,13 +115,3 @@ class RetrospectorChain(nn.Module):
         if to is not None:
             return estimates[-1]
         return [estimates[self.num_hops_to(task)] for task in range(self.num_tasks)]
-
-
-def _place(modules: nn.ModuleList, module: nn.Module, renewed: bool) -> None:
-    existing = next(modules.parameters(), None)
-    if existing is not None:
-        module = module.to(existing.device)
-    if renewed:
-        modules[len(modules) - 1] = module
-    else:
-        modules.append(module)

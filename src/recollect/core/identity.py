@@ -47,13 +47,16 @@ class ClassMeans(nn.Module):
         members = torch.nn.functional.one_hot(labels, len(means)).to(features.dtype)  # [n, classes]
         means.copy_((members.T @ features) / members.sum(0).clamp(min=1)[:, None])
         scale = (features - means[labels]).square().sum(1).mean()
-        self.get_buffer(f"scale_{task}").copy_(scale.clamp(min=torch.finfo(scale.dtype).tiny))
+        self.get_buffer(f"scale_{task}").copy_(scale)
 
     def forward(self, features: Sequence[Float[Tensor, "b d"]]) -> Float[Tensor, "b units"]:
         """Probabilities of every class from the estimated feature of each task."""
+        scales = torch.stack([self.get_buffer(f"scale_{task}") for task in range(len(features))])
+        usual = scales.sum() / (scales > 0).sum().clamp(min=1)
+        # A task with one image a class has no spread to measure by; it takes the others', or 1 where none has any.
+        scales = torch.where(scales > 0, scales, torch.where(usual > 0, usual, torch.ones_like(usual)))
         closeness = [
-            -torch.cdist(at_least_single(f), self.get_buffer(f"means_{task}")).square()
-            / self.get_buffer(f"scale_{task}")
-            for task, f in enumerate(features)
+            -torch.cdist(f, self.get_buffer(f"means_{task}")).square() / scales[task]
+            for task, f in enumerate(map(at_least_single, features))
         ]
         return torch.cat(closeness, dim=1).softmax(dim=1)

@@ -111,7 +111,7 @@ class RFE(nn.Module):
             return []
         modules = self.chain.retrospectors if whole_chain else self.chain.retrospectors[-1]
         auxiliary = self.chain.auxiliaries[-1].parameters() if self.end_to_end and self.chain.auxiliaries else ()
-        return [*modules.parameters(), *auxiliary]
+        return [parameter.requires_grad_(True) for parameter in (*modules.parameters(), *auxiliary)]
 
     def new_parameters(self) -> list[nn.Parameter]:
         """What the second stage of this task trains."""
@@ -124,7 +124,7 @@ class RFE(nn.Module):
             self.anchor, self.recent = teacher, None
         else:
             self.recent = teacher
-        self.chain.requires_grad_(False)
+        self.chain.requires_grad_(False).eval()
         self.adapter = None
 
     @overload

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,33 +27,34 @@ def plain_batches(split: Split, pixels: Pixels, runtime: Runtime) -> Iterator[tu
 
 @torch.inference_mode()
 def evaluate(
-    learner: Learner, tasks: Sequence[Task], part: Literal["test", "validation"], pixels: Pixels, runtime: Runtime
+    learner: Learner[Any], tasks: Sequence[Task], part: Literal["test", "validation"], pixels: Pixels, runtime: Runtime
 ) -> Accuracies:
     """Accuracy in percent on each task: within the task (til), over all units (cil), and til without the chain."""
     learner.eval()
     found: Accuracies = {"til": [], "cil": [], "til_without_chain": []}
     for task in tasks:
         split: Split = getattr(task, part)
-        units = learner.network.units(task.info.index)
+        units, seen = learner.network.units(task.info.index), learner.network.seen()
+        learned = task.info.index < learner.network.num_tasks
         right = torch.zeros(3, dtype=torch.int64, device=runtime.device)
         has_chain = False
         for x, y in plain_batches(split, pixels, runtime):
             with runtime.autocast():
                 scores = learner.scores(x)
             right[0] += num_right(scores.til[:, units], y - units.start)
-            right[1] += num_right(scores.cil, y)
+            right[1] += num_right(scores.cil[:, seen], y) if learned else 0
             if scores.til_without_chain is not None:
                 has_chain = True
                 right[2] += num_right(scores.til_without_chain[:, units], y - units.start)
         percent = [100 * count / len(split) if len(split) else None for count in right.tolist()]
         found["til"].append(percent[0])
-        found["cil"].append(percent[1])
+        found["cil"].append(percent[1] if learned else None)  # a task to come has no place in the ranking yet
         found["til_without_chain"].append(percent[2] if has_chain else None)
     return found
 
 
 @torch.inference_mode()
-def original_features(learner: Learner, task: Task, pixels: Pixels, runtime: Runtime) -> Tensor:
+def original_features(learner: Learner[Any], task: Task, pixels: Pixels, runtime: Runtime) -> Tensor:
     """f_t of a task's own test images, taken when it ends; for the report only, never part of the model."""
     learner.eval()
     features = []
@@ -65,7 +66,7 @@ def original_features(learner: Learner, task: Task, pixels: Pixels, runtime: Run
 
 @torch.inference_mode()
 def measure_drift(
-    learner: Learner, task: Task, original: Tensor, pixels: Pixels, runtime: Runtime
+    learner: Learner[Any], task: Task, original: Tensor, pixels: Pixels, runtime: Runtime
 ) -> tuple[float | None, float | None]:
     """RMSE of a task's drifted and rectified features against its original ones."""
     learner.eval()

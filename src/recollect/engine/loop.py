@@ -6,10 +6,12 @@ order for the same seed, and going on after a task needs no generator state.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,6 +66,7 @@ class Record:
     seconds: dict[str, float] = field(default_factory=dict)
     num_images: int = 0
     validation: dict[str, float | None] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
 
     def spend(self, what: str, since: float) -> None:
         self.seconds[what] = self.seconds.get(what, 0.0) + perf_counter() - since
@@ -74,7 +77,7 @@ class Engine:
 
     def __init__(
         self,
-        learner: Learner,
+        learner: Learner[Any],
         stream: Stream,
         training: Training,
         runtime: Runtime,
@@ -89,7 +92,7 @@ class Engine:
         self.observer = observer or Observer()
         self.checkpoints = checkpoints
         self.drift = drift
-        self.record = Record()
+        self.record = Record(environment=runtime.describe())
         self.originals: dict[int, Tensor] = {}
 
     def run(self) -> Record:
@@ -107,7 +110,7 @@ class Engine:
             done += 1
             if done == len(lessons):
                 found = evaluate(self.learner, self.stream.tasks, "validation", self.stream.pixels, self.runtime)
-                self.record.validation = {name: _mean(found[name]) for name in ("til", "cil")}
+                self.record.validation = {name: _mean_of_known(found[name]) for name in ("til", "cil")}
             self._save(done)
         return self.record
 
@@ -132,6 +135,8 @@ class Engine:
     def _train(self, phase: Phase, train: Split, validation: Split, key: Key, title: str) -> None:
         chunks = torch.arange(len(train)).split(self.training.batch_size)
         num_steps = len(chunks) - (len(chunks) > 1 and len(chunks[-1]) == 1)  # BatchNorm cannot take a single image
+        if not len(validation):
+            warnings.warn("no validation images: the learning rate watches the training loss instead", stacklevel=2)
         plateau = Plateau(patience=self.training.patience, factor=self.training.factor)
         update = Optimiser(self.learner, phase, plateau, num_steps, self.runtime.device)
         self.observer.phase(title, phase.schedule.epochs * len(train))
@@ -139,12 +144,13 @@ class Engine:
             started = perf_counter()
             try:
                 loss = self._epoch(phase, train, update, num_steps, key / epoch)
+                losses, accuracy = self._validate(phase, validation, loss, update.names)
+                update.check(losses)
             except NonFiniteLossError as error:
                 raise NonFiniteLossError(
                     f"{error} of {title}, epoch {epoch + 1}; {self._last_good()}. Lower learning_rate, "
                     "or use --precision fp32"
                 ) from error
-            losses, accuracy = self._validate(phase, validation, loss, update.names)
             rates = update.end_epoch(losses)
             self.observer.report(loss, accuracy)
             self.observer.event(
@@ -227,6 +233,7 @@ class Engine:
             self.originals[task.info.index] = original_features(self.learner, task, pixels, self.runtime)
         pairs = [measure_drift(self.learner, tasks[j], self.originals[j], pixels, self.runtime) for j in range(now)]
         for kept, row in ((self.record.drifted, [p[0] for p in pairs]), (self.record.rectified, [p[1] for p in pairs])):
+            kept += [[None] * len(tasks) for _ in range(now - len(kept))]
             kept.append([*row, *[None] * (len(tasks) - len(row))])
 
     def _save(self, done: int) -> None:
@@ -250,12 +257,20 @@ class Engine:
         self.originals = {int(name.split(".")[1]): tensors.pop(name) for name in names}
         try:
             self.learner.load_state_dict(tensors)
-        except RuntimeError as error:
+            self.record = Record(**record)
+        except (RuntimeError, TypeError) as error:
             raise UserError(
                 f"the checkpoint in {self.checkpoints} does not fit this run; start anew with --force"
             ) from error
-        self.record = Record(**record)
-        self.observer.event("resumed", tasks=done)
+        now = self.runtime.describe()
+        changed = {
+            key: [before, now.get(key)] for key, before in self.record.environment.items() if before != now.get(key)
+        }
+        self.observer.event("resumed", tasks=done, changed=changed)
+        if changed:
+            what = ", ".join(f"{key} was {before} and is {after}" for key, (before, after) in changed.items())
+            warnings.warn(f"going on under another environment, so not to the same bits: {what}", stacklevel=2)
+        self.record.environment = now
         return done
 
     def _last_good(self) -> str:
@@ -263,6 +278,6 @@ class Engine:
         return f"the last good checkpoint is {found[-1]}" if found else "there is no earlier checkpoint"
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch import Tensor
 from recollect.errors import UserError
 
 Precision = Literal["fp32", "bf16"]
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,17 @@ class Runtime:
         if torch.cuda.is_available():
             available.insert(0, "cuda")
         name = available[0] if device == "auto" else device
-        if name.split(":")[0] not in available:
+        kind, _, number = name.partition(":")
+        count = torch.cuda.device_count() if kind == "cuda" else 1
+        if kind not in available or (number and not (number.isdecimal() and int(number) < count)):
             raise UserError(f"device {device!r} is not available here; there is {', '.join(available)}")
-        if threads < 0:
-            raise UserError(f"threads must be positive, or 0 for torch's own choice; got {threads}")
+        if not 0 <= threads <= MOST_THREADS:
+            raise UserError(f"threads lies between 1 and {MOST_THREADS}, or is 0 for torch's own choice; got {threads}")
         if threads:
             torch.set_num_threads(threads)
+        if kind == "cuda":  # the same bits again on the same machine
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=True)
         return Runtime(torch.device(name), "bf16" if precision == "bf16" else "fp32")
 
     def autocast(self) -> AbstractContextManager[Any]:

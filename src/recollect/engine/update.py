@@ -68,10 +68,12 @@ class Optimiser:
 
     def __call__(self, loss: Tensor, edit: Callable[[list[Tensor]], None] | None = None) -> None:
         self._adam.zero_grad(set_to_none=True)
-        loss.backward()
-        if edit is not None:
-            edit([_gradient(p) for group in self._adam.param_groups for p in group["params"]])
-        self._adam.step()
+        with torch.autocast(loss.device.type, enabled=False):
+            loss.backward()
+            if edit is not None:
+                edit([_gradient(p) for group in self._adam.param_groups for p in group["params"]])
+            self._adam.step()
+        torch.clear_autocast_cache()  # the weights have moved: no later pass of this step may read old copies
         self._losses[self.step] = loss.detach()
         self.step += 1
 
@@ -85,6 +87,12 @@ class Optimiser:
             first = int((~torch.isfinite(losses)).nonzero()[0, 0])
             raise NonFiniteLossError(f"the loss became {float(losses[first])} at step {first + 1}")
         return float(losses.mean())
+
+    def check(self, validation: Mapping[str, float]) -> None:
+        """Refuse to go on where the weights that the last step left give no number."""
+        for name, loss in validation.items():
+            if not math.isfinite(loss):
+                raise NonFiniteLossError(f"the validation loss of the {name} became {loss} after step {self.step}")
 
     def end_epoch(self, validation: Mapping[str, float]) -> dict[str, float]:
         """Lower the learning rate of groups that stall; returns the rates that the next epoch trains with."""

@@ -49,6 +49,7 @@ class ReplayLearner(Learner[Config], ABC):
     def remember(self, batch: Batch, **values: Tensor) -> None:
         """Offer the images just presented, unaugmented, with what else is to be stored of each."""
         rows, slots = self.memory.admit(len(batch.y), batch.rng("reservoir"))
+        rows = rows.to(batch.y.device, non_blocking=True)
         labels = batch.y[rows]
         kept = {name: value[rows] for name, value in values.items()}
         self.memory.write(slots, batch.images[rows], labels, self.network.task_of_unit[labels], **kept)

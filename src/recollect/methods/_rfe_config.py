@@ -64,5 +64,12 @@ class RFEConfig:
                 raise UserError(f"{name} must be positive, got {getattr(self, name)}")
         if self.auxiliary_dim % 2:
             raise UserError(f"auxiliary_dim must be even, got {self.auxiliary_dim}")
+        if self.stride > 1 and self.memory_target == "stored":
+            raise UserError(
+                "stored features of tasks between anchors have no space to be compared in; with stride above 1 "
+                "use memory_target=view"
+            )
+        if self.end_to_end and self.alpha == 0:
+            raise UserError("end to end only alpha trains the retrospectors; give it a positive alpha, got 0")
         if self.alpha < 0 or self.retrospect_epochs < 0 or self.retrospect_learning_rate <= 0:
             raise UserError("alpha and retrospect_epochs cannot be negative, retrospect_learning_rate must be positive")

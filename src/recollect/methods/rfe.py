@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recollect.core import RFE, ClassMeans, average, feature_estimation
+from recollect.core.auxiliary import POOLED_SIZE
+from recollect.errors import UserError
 from recollect.methods._rfe_config import RFEConfig
 from recollect.methods._rfe_memory import RFEMemory
 from recollect.methods.learner import (
@@ -42,6 +44,10 @@ class RFELearner(Learner[RFEConfig]):
 
     def __init__(self, network: Network, config: RFEConfig, setup: Setup) -> None:
         super().__init__(network, config, setup)
+        if config.form != "no-aux" and min(setup.image_shape[1:]) < POOLED_SIZE:
+            raise UserError(
+                f"RFE needs images of at least {POOLED_SIZE} pixels, got {setup.image_shape[1:]}; enlarge them"
+            )
         self.rfe = RFE(
             network.feature_dim,
             in_channels=setup.image_shape[0],
@@ -66,12 +72,8 @@ class RFELearner(Learner[RFEConfig]):
             self.rfe.begin_task()
         if self.means is not None:
             self.means.grow(task.num_classes)
-        elif task.num_classes == 1:
-            warnings.warn(
-                "identity='average' cannot rank a task of one class, whose softmax is always 1; "
-                "use identity='class-means'",
-                stacklevel=2,
-            )
+        else:
+            _warn_of_averaging(self.network.sizes(), task)
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
         yield self._fit(task)
@@ -98,8 +100,9 @@ class RFELearner(Learner[RFEConfig]):
             now, then = slice(0, len(batch.y)), slice(len(batch.y), None)
             loss = F.cross_entropy(at_least_single(head(f[now])), batch.y - first_unit)
             if alpha:  # α = 0 is plain fine-tuning of f_t
-                assert self.rfe.previous is not None
-                target = self.rfe.previous.beside(x)
+                teacher = self.rfe.anchor if self.config.end_to_end else self.rfe.previous  # r leads to the anchor
+                assert teacher is not None
+                target = teacher.beside(x)
                 estimate = self.rfe.chain.hop(self.rfe.chain.num_hops - 1, f, x) if self.config.end_to_end else f
                 loss = loss + alpha * feature_estimation(estimate[now], target[now])
                 if past is not None:
@@ -140,14 +143,18 @@ class RFELearner(Learner[RFEConfig]):
         if self.past is not None:
             self.past.write(task.index, data, backbone, self.rfe)
         if self.means is not None:
-            pairs = [(backbone(batch.x), batch.y) for batch in data.batches()]
+            pairs = [(at_least_single(backbone(batch.x)), batch.y) for batch in data.batches()]
             labels = torch.cat([y for _, y in pairs]) - self.network.units(task.index).start
             self.means.record(task.index, torch.cat([f for f, _ in pairs]), labels)
 
     def scores(self, x: Tensor) -> Scores:
         f, estimates = self.features(x)
         logits = [at_least_single(head(estimate)) for head, estimate in zip(self.network.heads, estimates, strict=True)]
-        cil = self.means(estimates[: self.means.num_tasks]) if self.means and self.means.num_tasks else average(logits)
+        learned = self.rfe.num_tasks
+        if self.means is None or not learned:  # nothing is learned yet where fixed heads are read at the start
+            cil = average(logits[: max(learned, 1)])
+        else:
+            cil = self.means(estimates[:learned])
         return Scores(til=torch.cat(logits, dim=1), cil=cil, til_without_chain=at_least_single(self.network.logits(f)))
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -161,6 +168,17 @@ class RFELearner(Learner[RFEConfig]):
         inference = num_parameters(self.network, chain.retrospectors, chain.auxiliaries[: chain.num_hops])
         teachers = [teacher for teacher in (self.rfe.anchor, self.rfe.recent) if teacher is not None]
         return Parameters(inference + num_parameters(*teachers), inference)
+
+
+def _warn_of_averaging(sizes: list[int], task: TaskInfo) -> None:
+    """Averaging ranks classes by their within-task probability, which not every stream can take."""
+    remedy = "where the task is unknown use identity='class-means'"
+    if task.num_classes == 1:
+        warnings.warn(
+            f"identity='average' cannot rank a task of one class, whose softmax is always 1; {remedy}", stacklevel=3
+        )
+    elif len({*sizes[: task.index + 1]}) > len({*sizes[: task.index]}) > 0:
+        warnings.warn(f"identity='average' favours tasks of few classes, and task sizes differ; {remedy}", stacklevel=3)
 
 
 METHODS = {

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,22 @@ def _dry_run(module: nn.Module, image_shape: tuple[int, int, int]) -> int:
     return features.shape[1]
 
 
-def backbones() -> dict[str, Callable[..., nn.Module]]:
-    """All registered backbones: functions of the image shape and keyword options."""
+class Recipe(NamedTuple):
+    """A row of a backbone file's table: a function of the image shape and keyword options, and how it trains best."""
+
+    make: Callable[..., nn.Module]
+    training: Mapping[str, Any] = {}
+    """Training options that win over a stream's protocol."""
+
+
+def backbones() -> dict[str, Recipe]:
+    """All registered backbones."""
     return discover("recollect.nets", "BACKBONES")
+
+
+def _given_in_python(image_shape: tuple[int, int, int]) -> nn.Module:
+    """A module of your own, from Python: run(config, out, backbone=module)."""
+    raise UserError("the backbone 'own' is given in Python: recollect.run(config, out, backbone=module)")
+
+
+BACKBONES = {"own": Recipe(_given_in_python)}

@@ -7,6 +7,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from recollect.errors import UserError
+from recollect.nets.backbone import Recipe
 
 
 class ConvNet(nn.Module):
@@ -45,4 +46,4 @@ def convnet(image_shape: tuple[int, int, int], *, width: int = 16) -> ConvNet:
     return ConvNet(image_shape[0], width)
 
 
-BACKBONES = {"convnet": convnet}
+BACKBONES = {"convnet": Recipe(convnet)}

@@ -54,14 +54,18 @@ class Network(nn.Module):
         self.task_of_unit = torch.cat([self.task_of_unit, new])
         self.heads.append(head.to(device))
 
+    def sizes(self) -> list[int]:
+        """Units of each head."""
+        return [head.out_features for head in self.heads if isinstance(head, nn.Linear)]
+
     def units(self, task: int) -> slice:
         """Where a task's units lie in the classifier's outputs."""
-        sizes = [head.out_features for head in self.heads if isinstance(head, nn.Linear)]
+        sizes = self.sizes()
         return slice(sum(sizes[:task]), sum(sizes[: task + 1]))
 
     def seen(self) -> slice:
         """The units of all tasks begun so far."""
-        return slice(0, self.units(self.num_tasks - 1).stop)
+        return slice(0, sum(self.sizes()[: self.num_tasks]))
 
     def logits(self, f: Float[Tensor, "b d"]) -> Float[Tensor, "b units"]:
         """All heads on the same features."""

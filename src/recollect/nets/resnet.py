@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recollect.errors import UserError
+from recollect.nets.backbone import Recipe
 from recollect.nets.weights import load_pretrained
 
 IMAGENET_STEM_FROM = 96  # pixels
@@ -96,4 +97,4 @@ def resnet18(
     return network
 
 
-BACKBONES = {"resnet18": resnet18}
+BACKBONES = {"resnet18": Recipe(resnet18)}

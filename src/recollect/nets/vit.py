@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recollect.errors import UserError
+from recollect.nets.backbone import Recipe
 from recollect.nets.weights import load_pretrained
 
 NORM_EPSILON = 1e-6
@@ -74,6 +75,11 @@ class Trunk(nn.Module):
         self, image_size: int, patch_size: int, in_channels: int, dim: int, depth: int, num_heads: int
     ) -> None:
         super().__init__()
+        if min(patch_size, dim, depth, num_heads) < 1 or dim % num_heads:
+            raise UserError(
+                f"a ViT needs positive sizes and dim divisible by num_heads; got patch_size {patch_size}, dim {dim}, "
+                f"depth {depth}, num_heads {num_heads}"
+            )
         if image_size % patch_size:
             raise UserError(f"an image of {image_size} pixels does not divide into patches of {patch_size}")
         self.patch_embed = PatchEmbed(in_channels, dim, patch_size)
@@ -105,6 +111,8 @@ class ViT(nn.Module):
         feature_dim: int = 512,
     ) -> None:
         super().__init__()
+        if feature_dim < 1:
+            raise UserError(f"feature_dim must be positive, got {feature_dim}")
         self.feature_dim = feature_dim
         self.image_size = image_size
         self.trunk = Trunk(image_size, patch_size, in_channels, dim, depth, num_heads)
@@ -162,4 +170,7 @@ def vit_small_images(
     )
 
 
-BACKBONES = {"vit-s16": vit_s16, "vit-small": vit_small_images}
+BACKBONES = {
+    "vit-s16": Recipe(vit_s16, training={"epochs": 30, "learning_rate": 1e-5}),
+    "vit-small": Recipe(vit_small_images),
+}

@@ -12,7 +12,7 @@ from typing import Any
 from recollect.engine import Training
 from recollect.errors import UserError
 from recollect.methods import Method, methods
-from recollect.nets import backbones
+from recollect.nets import Recipe, backbones
 from recollect.registry import lookup
 from recollect.runs.settings import Option, check, options_of, options_of_function
 from recollect.streams import Source, StreamOptions, streams
@@ -90,14 +90,16 @@ def available_options(stream: str, method: str, backbone: str | None = None) -> 
     learner: Method = lookup("method", methods(), method)
     protocol = source.protocol
     name = backbone or protocol.backbone
+    recipe: Recipe = lookup("backbone", backbones(), name)
     found = {
         "stream": options_of("stream", source.options),
         "method": options_of("method", learner.config),
-        "backbone": options_of_function("backbone", lookup("backbone", backbones(), name)),
+        "backbone": options_of_function("backbone", recipe.make),
         "training": options_of("training", Training()),
     }
     own = protocol.backbone_options if name == protocol.backbone else {}
-    for section, defaults in (("training", protocol.training), ("method", protocol.method), ("backbone", own)):
+    defaults_of = {"training": {**protocol.training, **recipe.training}, "method": protocol.method, "backbone": own}
+    for section, defaults in defaults_of.items():
         for key, value in defaults.items():
             if key in found[section]:
                 found[section][key] = dataclasses.replace(found[section][key], default=value)
@@ -121,8 +123,12 @@ def resolve(
         raise UserError(f"backbone is a name, got {backbone!r}")
     options = available_options(stream, method, backbone)
     values = {section: {name: option.default for name, option in found.items()} for section, found in options.items()}
+    given: dict[tuple[str, str], str] = {}
     for key, value in settings.items():
         option = _find(key, options)
+        twice = given.setdefault((option.section, option.name), key)
+        if twice != key:
+            raise UserError(f"{twice} and {key} are the same option; give it once")
         values[option.section][option.name] = check(option, value)
     try:
         return RunConfig(

@@ -16,7 +16,8 @@ from recollect.engine import Observer
 from recollect.errors import UserError
 from recollect.runs.config import RunConfig
 
-OWN = ("config.json", "events.jsonl", "result.json", "checkpoint")
+UNFINISHED = ".unfinished"
+OWN = ("config.json", "data.json", "events.jsonl", "result.json", "checkpoint")
 
 
 def read_json(path: Path) -> Any:
@@ -27,9 +28,9 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    aside = path.with_suffix(".unfinished")
+    aside = path.with_suffix(UNFINISHED)
     with aside.open("w", encoding="utf-8") as file:
-        json.dump(data, file, indent=1, ensure_ascii=False)
+        json.dump(data, file, indent=1, ensure_ascii=False, allow_nan=False)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
@@ -45,7 +46,7 @@ class RunFolder:
         self._force = force
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file; give a folder as --out")
-        contents = [p.name for p in path.iterdir()] if path.exists() else []
+        contents = [p.name for p in path.iterdir() if p.suffix != UNFINISHED] if path.exists() else []
         if contents and "config.json" not in contents:
             raise UserError(f"{path} holds {contents[0]!r} and is no run folder; give an empty or new folder as --out")
         if contents and not force:
@@ -57,7 +58,20 @@ class RunFolder:
                     "choose another --out, or overwrite it with --force"
                 )
 
-    def claim(self) -> None:
+    def check_data(self, data: Mapping[str, Any]) -> None:
+        """Refuse to go on with a run, or to pass its result off, on other data than it learned from."""
+        path = self.path / "data.json"
+        if self._force or not path.exists():
+            return
+        held = read_json(path)
+        differ = [key for key in data if not isinstance(held, dict) or held.get(key) != data[key]]
+        if differ:
+            raise UserError(
+                f"{self.path} holds a run on other data (another {' and '.join(differ)}); "
+                "choose another --out, or overwrite it with --force"
+            )
+
+    def claim(self, data: Mapping[str, Any]) -> None:
         """Make the folder this run's own; with `force` whatever an earlier run left in it goes."""
         if self._force:
             for name in OWN:
@@ -66,6 +80,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if not (self.path / "config.json").exists():
             write_json(self.path / "config.json", self._config.to_json())
+        write_json(self.path / "data.json", data)
 
     @property
     def checkpoints(self) -> Path:
@@ -74,7 +89,12 @@ class RunFolder:
     def result(self) -> dict[str, Any] | None:
         """The finished result, if there is one and it is not to be overwritten."""
         path = self.path / "result.json"
-        return dict(read_json(path)) if path.exists() and not self._force else None
+        if self._force or not path.exists():
+            return None
+        found = read_json(path)
+        if not isinstance(found, dict) or found.get("config", {}).get("hash") != self._config.hash:
+            raise UserError(f"{path} is not this run's result; it is damaged: delete it to make it again")
+        return found
 
     def finish(self, result: Mapping[str, Any]) -> None:
         write_json(self.path / "result.json", result)
@@ -88,7 +108,9 @@ class EventLog(Observer):
         self._other = other
 
     def event(self, kind: str, **fields: Any) -> None:
-        line = json.dumps({"event": kind, "time": datetime.now(UTC).isoformat(timespec="seconds"), **fields})
+        line = json.dumps(
+            {"event": kind, "time": datetime.now(UTC).isoformat(timespec="seconds"), **fields}, allow_nan=False
+        )
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         self._other.event(kind, **fields)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from recollect.engine import Engine, Observer, Record, Runtime
+from recollect.errors import UserError
 from recollect.methods import Learner, Schedule, Setup, methods
 from recollect.metrics import summarise
 from recollect.nets import Network, as_backbone, backbones
@@ -20,9 +21,11 @@ from recollect.streams import Stream, open_stream
 def build_learner(config: RunConfig, stream: Stream, backbone: nn.Module | None = None) -> Learner[Any]:
     """The learner of a config, before its first task; a module of the user's may take the named backbone's place."""
     key = Key(config.seed) / "learner"
+    if (backbone is not None) != (config.backbone == "own"):
+        raise UserError(f"a module of one's own goes with backbone='own'; the config says {config.backbone!r}")
     if backbone is None:
         with (key / "backbone").initialising():
-            backbone = backbones()[config.backbone](stream.image_shape, **config.backbone_options)
+            backbone = backbones()[config.backbone].make(stream.image_shape, **config.backbone_options)
     heads = [task.info.num_classes for task in stream.tasks] if config.fixed_heads else []
     network = Network(as_backbone(backbone, stream.image_shape), key, heads)
     schedule = Schedule(config.training.epochs, config.training.learning_rate)
@@ -39,16 +42,28 @@ def run(
     threads: int = 0,
     observer: Observer | None = None,
     command: str = "",
+    stream: Stream | None = None,
+    backbone: nn.Module | None = None,
 ) -> dict[str, Any]:
-    """Do the run, or go on with it, or return its result where it is finished."""
+    """Do the run, or go on with it, or return its result where it is finished.
+
+    A config of the stream 'tensors' is run on the `stream` given; one of the backbone 'own' with the `backbone` given,
+    which is trained in place.
+    """
     folder = RunFolder(out, config, force=force)
     finished = folder.result()
-    if finished is not None:
+    if finished is not None and data_root is None and stream is None:
         return finished
     runtime = Runtime.choose(device, config.precision, threads)
-    stream = open_stream(config.stream, config.stream_options, config.seed, data_root)
-    learner = build_learner(config, stream)
-    folder.claim()
+    if stream is None:
+        stream = open_stream(config.stream, config.stream_options, config.seed, data_root)
+    elif config.stream != stream.name:
+        raise UserError(f"the config is for the stream {config.stream!r}, the one given is {stream.name!r}")
+    folder.check_data(stream.describe())
+    if finished is not None:
+        return finished
+    learner = build_learner(config, stream, backbone)
+    folder.claim(stream.describe())
     log = EventLog(folder.path / "events.jsonl", observer or Observer())
     log.event("started", command=command, config=config.hash)
     engine = Engine(
@@ -73,7 +88,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         matrix = record.matrices[name]
         return summarise(matrix, record.at_start.get(name, [None] * len(matrix)))
 
-    has_chain = record.matrices["til_without_chain"][-1][0] is not None
+    has_chain = any(cell is not None for cell in record.matrices["til_without_chain"][-1])
     parameters = learner.parameter_counts()
     training_seconds = sum(seconds for phase, seconds in record.seconds.items() if phase != "evaluate")
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from recollect.errors import UserError
 from recollect.registry import discover, lookup
 from recollect.rng import Key
 from recollect.streams.pixels import Pixels
-from recollect.streams.protocol import Dataset, Source, StreamOptions
+from recollect.streams.protocol import Dataset, Source, StreamOptions, content_digest
 from recollect.streams.split import Split, Stream, Task, TaskInfo
 
 
@@ -38,9 +39,9 @@ def stream_from_tensors(
     class_names: Sequence[str] | None = None,
     seed: int = 0,
     flip: bool = False,
-    options: StreamOptions | None = None,
+    **options: Any,
 ) -> Stream:
-    """A stream of any uint8 images [n, c, h, w] with integer labels counted from 0."""
+    """A stream of any uint8 images [n, c, h, w] with integer labels counted from 0; `options` as in StreamOptions."""
     for what, pictures, classes in (("training", images, labels), ("test", test_images, test_labels)):
         if pictures.dtype != torch.uint8 or pictures.ndim != 4 or len(pictures) != len(classes):
             raise UserError(
@@ -49,10 +50,16 @@ def stream_from_tensors(
             )
     if not len(labels) or int(labels.min()) < 0:
         raise UserError("labels count classes from 0 and there must be at least one image")
-    names = tuple(class_names or (str(c) for c in range(int(labels.max()) + 1)))
+    if images.shape[1:] != test_images.shape[1:]:
+        raise UserError(
+            f"test images have shape {tuple(test_images.shape[1:])}, training images {tuple(images.shape[1:])}"
+        )
+    num_classes = int(torch.cat([labels, test_labels]).max()) + 1
+    names = tuple(class_names or map(str, range(num_classes)))
+    if len(set(names)) < num_classes:
+        raise UserError(f"labels go up to {num_classes - 1} but there are {len(set(names))} different class names")
     dataset = Dataset(names, images, labels.long(), test_images, test_labels.long(), flip=flip)
-    options = options or StreamOptions(tasks=tasks)
-    return build_stream("tensors", dataset, options, seed)
+    return build_stream("tensors", dataset, StreamOptions(tasks=tasks, **options), seed)
 
 
 def build_stream(name: str, dataset: Dataset, options: StreamOptions, seed: int) -> Stream:
@@ -79,11 +86,15 @@ def build_stream(name: str, dataset: Dataset, options: StreamOptions, seed: int)
         tasks.append(Task(info, *map(Split.concatenate, (train, validation, test))))
         offset += len(group)
     shape = dataset.train_images.shape[1:]
+    if options.crop_padding > min(shape[1:]):
+        raise UserError(f"crop_padding={options.crop_padding} is more than the images' {min(shape[1:])} pixels")
     mean, std = dataset.mean, dataset.std
     if mean is None or std is None:
         mean, std = channel_statistics(tasks[0].train)
     pixels = Pixels(mean, std, options.crop_padding, dataset.flip)
-    return Stream(name, tuple(tasks), pixels, (shape[0], shape[1], shape[2]))
+    parts = (dataset.train_images, dataset.train_labels, dataset.test_images, dataset.test_labels)
+    digest = dataset.digest or content_digest(dataset.class_names, *parts)
+    return Stream(name, tuple(tasks), pixels, (shape[0], shape[1], shape[2]), digest)
 
 
 def channel_statistics(split: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -126,3 +137,12 @@ def _class_groups(names: tuple[str, ...], options: StreamOptions, key: Key) -> l
     if len(set(listed)) < len(listed) or not all(options.tasks):
         raise UserError("every task needs at least one class, and a class belongs to one task only")
     return [[position[name] for name in task] for task in options.tasks]
+
+
+def _given_in_python(options: StreamOptions, data_root: Path | None) -> Dataset:
+    raise UserError(
+        "the stream 'tensors' is made in Python: recollect.run(config, out, stream=stream_from_tensors(...))"
+    )
+
+
+STREAMS = {"tensors": Source(load=_given_in_python, about="any uint8 tensors, from Python: stream_from_tensors(...)")}

@@ -8,25 +8,29 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from recollect.streams.archive import data_folder
+from recollect.streams.protocol import Dataset, content_digest
 
+FORMAT = 1
 Arrays = Mapping[str, np.ndarray]
 Decoded = tuple[Arrays, tuple[str, ...]]
 
 
-def cached(name: str, fingerprint: str, decode: Callable[[], Decoded]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Arrays and class names from the cache, decoded into it first where the fingerprint is new."""
-    folder = data_folder() / "arrays" / f"{name}-{fingerprint}"
-    if not (folder / "classes.json").exists():
+def cached(name: str, fingerprint: str, decode: Callable[[], Decoded], **known: Any) -> Dataset:
+    """The dataset from the cache, decoded into it where the fingerprint is new; `known` are its further fields."""
+    folder = data_folder() / "arrays" / f"{name}-{fingerprint}-{FORMAT}"
+    if not (folder / "about.json").exists():
         _write(folder, *decode())
-    names = tuple(json.loads((folder / "classes.json").read_text(encoding="utf-8")))
+    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     # Copy-on-write mapping: pages stay shared with the file and torch need not be told that they are read-only.
-    return {path.stem: torch.from_numpy(np.load(path, mmap_mode="c")) for path in folder.glob("*.npy")}, names
+    maps = {path.stem: np.load(path, mmap_mode="c") for path in folder.glob("*.npy")}
+    arrays: dict[str, Any] = {name: torch.from_numpy(array) for name, array in maps.items()}
+    return Dataset(tuple(about["classes"]), **arrays, digest=about["digest"], **known)
 
 
 def _write(folder: Path, arrays: Arrays, class_names: tuple[str, ...]) -> None:
@@ -35,7 +39,11 @@ def _write(folder: Path, arrays: Arrays, class_names: tuple[str, ...]) -> None:
     try:
         for name, array in arrays.items():
             np.save(aside / f"{name}.npy", array)
-        (aside / "classes.json").write_text(json.dumps(class_names, ensure_ascii=False), encoding="utf-8")
+        about = {
+            "classes": class_names,
+            "digest": content_digest(class_names, *(arrays[name] for name in sorted(arrays))),
+        }
+        (aside / "about.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(aside, folder)

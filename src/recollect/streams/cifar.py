@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,94 +13,105 @@ from recollect.streams.cache import Decoded, cached
 from recollect.streams.protocol import Dataset, Source, StreamOptions
 
 NUM_PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The files of one of the two archives, and how their rows read."""
+
+    name: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    class_names: str
+    num_classes: int
+    num_labels: int
+    """Label bytes before the pixels; the last of them is used."""
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
 CIFAR10 = Archive(
-    "cifar-10-binary.tar.gz",
-    "cifar-10-batches-bin",
-    "c32a1d4ab5d03f1284b67883e8d87530",
-    ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+    filename="cifar-10-binary.tar.gz",
+    folder="cifar-10-batches-bin",
+    md5="c32a1d4ab5d03f1284b67883e8d87530",
+    urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+)
+CIFAR10_LAYOUT = Layout(
+    name="cifar10",
+    train=tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+    test=("test_batch.bin",),
+    class_names="batches.meta.txt",
+    num_classes=10,
+    num_labels=1,
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2470, 0.2435, 0.2615),
 )
 CIFAR100 = Archive(
-    "cifar-100-binary.tar.gz",
-    "cifar-100-binary",
-    "03b5dce01913d631647c71ecec9e9cb8",
-    ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+    filename="cifar-100-binary.tar.gz",
+    folder="cifar-100-binary",
+    md5="03b5dce01913d631647c71ecec9e9cb8",
+    urls=("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+)
+CIFAR100_LAYOUT = Layout(
+    name="cifar100",
+    train=("train.bin",),
+    test=("test.bin",),
+    class_names="fine_label_names.txt",
+    num_classes=100,
+    num_labels=2,
+    mean=(0.5071, 0.4865, 0.4409),
+    std=(0.2673, 0.2564, 0.2762),
 )
 
 
 def load_cifar10(options: StreamOptions, data_root: Path | None, archive: Archive = CIFAR10) -> Dataset:
     """Five training files and one test file, one label byte a row."""
-    files = open_archive(archive, data_root)
-    train = [f"data_batch_{i}.bin" for i in range(1, 6)]
-    return _load(
-        files,
-        "cifar10",
-        train,
-        ["test_batch.bin"],
-        "batches.meta.txt",
-        1,
-        (0.4914, 0.4822, 0.4465),
-        (0.2470, 0.2435, 0.2615),
-    )
+    return _load(open_archive(archive, data_root), CIFAR10_LAYOUT)
 
 
 def load_cifar100(options: StreamOptions, data_root: Path | None, archive: Archive = CIFAR100) -> Dataset:
     """One training and one test file, a coarse and a fine label byte a row; the fine one is used."""
-    files = open_archive(archive, data_root)
-    return _load(
-        files,
-        "cifar100",
-        ["train.bin"],
-        ["test.bin"],
-        "fine_label_names.txt",
-        2,
-        (0.5071, 0.4865, 0.4409),
-        (0.2673, 0.2564, 0.2762),
-    )
+    return _load(open_archive(archive, data_root), CIFAR100_LAYOUT)
 
 
-def _load(
-    files: Files,
-    name: str,
-    train: list[str],
-    test: list[str],
-    names: str,
-    num_labels: int,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-) -> Dataset:
+def _load(files: Files, layout: Layout) -> Dataset:
     def decode() -> Decoded:
-        class_names = tuple(files.read(names).decode("utf-8").split())
+        class_names = tuple(files.read(layout.class_names).decode("utf-8", errors="replace").split())
+        if len(class_names) != layout.num_classes:
+            raise UserError(
+                f"{files.path}, {layout.class_names}: {len(class_names)} class names, expected {layout.num_classes}; "
+                "fetch the archive again"
+            )
         arrays = {}
-        for split, members in (("train", train), ("test", test)):
-            rows = np.concatenate([_rows(files, member, num_labels, len(class_names)) for member in members])
-            arrays[f"{split}_images"] = np.ascontiguousarray(rows[:, num_labels:]).reshape(-1, 3, 32, 32)
-            arrays[f"{split}_labels"] = rows[:, num_labels - 1].astype(np.int64)
+        for split, members in (("train", layout.train), ("test", layout.test)):
+            rows = np.concatenate([_rows(files, member, layout) for member in members])
+            labels = rows[:, layout.num_labels - 1].astype(np.int64)
+            counts = np.bincount(labels, minlength=layout.num_classes)
+            if counts.min() != counts.max():
+                raise UserError(
+                    f"{files.path}: classes of the {split} set have {counts.min()} to {counts.max()} images and should "
+                    "have equally many; a file is cut short: fetch the archive again"
+                )
+            arrays[f"{split}_images"] = np.ascontiguousarray(rows[:, layout.num_labels :]).reshape(-1, 3, 32, 32)
+            arrays[f"{split}_labels"] = labels
         return arrays, class_names
 
-    arrays, class_names = cached(name, files.fingerprint(), decode)
-    return Dataset(
-        class_names,
-        arrays["train_images"],
-        arrays["train_labels"],
-        arrays["test_images"],
-        arrays["test_labels"],
-        mean,
-        std,
-    )
+    return cached(layout.name, files.fingerprint(), decode, mean=layout.mean, std=layout.std)
 
 
-def _rows(files: Files, member: str, num_labels: int, num_classes: int) -> np.ndarray:
+def _rows(files: Files, member: str, layout: Layout) -> np.ndarray:
     data = np.frombuffer(files.read(member), np.uint8)
-    where = f"{files.path}, {member}"
-    if not len(data) or len(data) % (num_labels + NUM_PIXELS):
+    where, width = f"{files.path}, {member}", layout.num_labels + NUM_PIXELS
+    if not len(data) or len(data) % width:
         raise UserError(
-            f"{where}: {len(data)} bytes do not divide into rows of {num_labels + NUM_PIXELS}; "
-            "the file is truncated: delete it and fetch it again"
+            f"{where}: {len(data)} bytes do not divide into rows of {width}; the file is truncated: fetch it again"
         )
-    rows = data.reshape(-1, num_labels + NUM_PIXELS)
-    largest = int(rows[:, num_labels - 1].max())
-    if largest >= num_classes:
-        raise UserError(f"{where}: label {largest} with {num_classes} classes; the file is corrupt: fetch it again")
+    rows = data.reshape(-1, width)
+    largest = int(rows[:, layout.num_labels - 1].max())
+    if largest >= layout.num_classes:
+        raise UserError(
+            f"{where}: label {largest} with {layout.num_classes} classes; the file is corrupt: fetch it again"
+        )
     return rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -16,6 +17,18 @@ from recollect.streams.archive import Folder
 from recollect.streams.cache import Decoded, cached
 from recollect.streams.protocol import Dataset, Protocol, Source, StreamOptions
 
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions(StreamOptions):
+    image_size: int = 64
+    """Pixels along a side; the middle square of each image is resized to it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 16 <= self.image_size <= 1024:
+            raise UserError(f"image_size lies between 16 and 1024 pixels, got {self.image_size}")
+
+
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 TEST_SHARE = 0.2
 
@@ -24,7 +37,10 @@ def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.nda
     """One picture as uint8 [3, h, w], upright; with `size` its middle square, resized."""
     try:
         with Image.open(file) as opened:
-            picture = ImageOps.exif_transpose(opened).convert("RGB")
+            upright = ImageOps.exif_transpose(opened)
+            if upright.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip to white
+                upright = Image.fromarray((np.asarray(upright).clip(0, 65535) // 257).astype(np.uint8))
+            picture = upright.convert("RGB")
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UserError(
             f"{where} is not a readable image ({type(error).__name__}); replace it or take it out"
@@ -40,13 +56,15 @@ def load_folder(options: StreamOptions, data_root: Path | None) -> Dataset:
         raise UserError("the stream 'images' reads a folder with one sub-folder a class: name it with --data-root")
     if not data_root.is_dir():
         raise UserError(f"--data-root {data_root} is not a folder")
+    assert isinstance(options, ImageOptions)
     fingerprint = hashlib.blake2b(f"{Folder(data_root).fingerprint()} {options.image_size}".encode(), digest_size=8)
-    arrays, names = cached("images", fingerprint.hexdigest(), lambda: _decode(data_root, options.image_size))
-    return Dataset(names, arrays["train_images"], arrays["train_labels"], arrays["test_images"], arrays["test_labels"])
+    return cached("images", fingerprint.hexdigest(), lambda: _decode(data_root, options.image_size))
 
 
 def _decode(root: Path, size: int) -> Decoded:
     separate = (root / "train").is_dir() and (root / "test").is_dir()
+    if not separate and (root / "train").is_dir() and not _is_class(root / "train"):
+        raise UserError(f"{root} has a folder train/ but no test/; add one, or give {root / 'train'} as --data-root")
     train_root = root / "train" if separate else root
     names = tuple(p.name for p in _entries(train_root) if p.is_dir())
     if not names:
@@ -77,12 +95,16 @@ def _entries(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if not p.name.startswith("."))
 
 
+def _is_class(folder: Path) -> bool:
+    return not any(p.is_dir() for p in _entries(folder))
+
+
 def _pictures(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder} is missing; every class of the training folder needs its test folder")
     entries = _entries(folder)
     for path in entries:
-        if path.suffix.lower() not in SUFFIXES:
+        if path.suffix.lower() not in SUFFIXES or not path.is_file():
             raise UserError(f"{path} is not an image; take it out of the class folder {folder.name!r}")
     if not entries:
         raise UserError(f"the class folder {folder} is empty; add images, or remove it")
@@ -92,7 +114,7 @@ def _pictures(folder: Path) -> list[Path]:
 STREAMS = {
     "images": Source(
         load=load_folder,
-        options=StreamOptions(tasks=2),
+        options=ImageOptions(tasks=2),
         protocol=Protocol(training={"epochs": 20}),
         about="any folder with one sub-folder a class, given by --data-root; its middle square, resized",
     ),

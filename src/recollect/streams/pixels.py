@@ -6,6 +6,7 @@ All draws come from a host generator, so every device sees the same views.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +27,8 @@ class Pixels:
 
     def plain(self, images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """Normalised, unaugmented."""
-        mean = images.new_tensor(self.mean, dtype=torch.float32)[:, None, None]
-        std = images.new_tensor(self.std, dtype=torch.float32)[:, None, None]
-        return images.float().mul_(1 / (255 * std)).sub_(mean / std)
+        scale, shift = _constants(self, images.device)
+        return images.float().mul_(scale).sub_(shift)
 
     def augmented(self, images: UInt8[Tensor, "b c h w"], rng: torch.Generator) -> Float[Tensor, "b c h w"]:
         """Normalised after a random crop and a coin-flip mirror, each drawn for each image."""
@@ -47,3 +47,10 @@ class Pixels:
         at = (padded.shape[3] * rows[:, :, None] + columns[:, None, :]).reshape(b, 1, -1)  # [b, 1, h*w]
         at = at.to(images.device, non_blocking=True).expand(-1, channels, -1)
         return padded.flatten(2).gather(2, at).reshape(b, channels, height, width)
+
+
+@lru_cache(maxsize=16)
+def _constants(pixels: Pixels, device: torch.device) -> tuple[Tensor, Tensor]:
+    """1 / (255 std) and mean / std, copied to a device once."""
+    mean, std = (torch.tensor(each, device=device)[:, None, None] for each in (pixels.mean, pixels.std))
+    return 1 / (255 * std), mean / std

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from torch import Tensor
 
 from recollect.errors import UserError
@@ -26,8 +28,6 @@ class StreamOptions:
     """Share of each task's training images held out to watch the loss."""
     crop_padding: int = 4
     """Border of the random crop in pixels; 0 for no crop."""
-    image_size: int = 64
-    """Pixels along a side, for streams of images of any size; others ignore it."""
 
     def __post_init__(self) -> None:
         if isinstance(self.tasks, int) and self.tasks < 1:
@@ -40,8 +40,8 @@ class StreamOptions:
             raise UserError(f"validation is a share in [0, 1), got {self.validation}")
         if self.crop_padding < 0:
             raise UserError(f"crop_padding counts pixels, got {self.crop_padding}; 0 is no crop")
-        if self.image_size < 16:
-            raise UserError(f"images of {self.image_size} pixels are too small; 16 is the least")
+        if isinstance(self.tasks, list) and not self.tasks:
+            raise UserError("a stream has at least 1 task, got an empty list")
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,17 @@ class Dataset:
     """None where the constants are computed on the first task's training images."""
     std: tuple[float, ...] | None = None
     flip: bool = True
+    digest: str = ""
+    """What tells this data from other data; of the content, not of where it lies."""
+
+
+def content_digest(class_names: Sequence[str], *arrays: Any) -> str:
+    """A short hash of class names and arrays."""
+    found = hashlib.blake2b("\n".join(class_names).encode(), digest_size=8)
+    for array in map(np.ascontiguousarray, arrays):
+        found.update(f"{array.dtype} {array.shape}".encode())
+        found.update(array.data)
+    return found.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

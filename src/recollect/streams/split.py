@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,6 +68,18 @@ class Stream:
     tasks: tuple[Task, ...]
     pixels: Pixels
     image_shape: tuple[int, int, int]
+    digest: str = ""
+    """Of the data's content."""
+
+    def describe(self) -> dict[str, Any]:
+        """What was learned from, in plain values: classes of each task, constants, and the data's digest."""
+        return {
+            "digest": self.digest,
+            "image_shape": list(self.image_shape),
+            "mean": list(self.pixels.mean),
+            "std": list(self.pixels.std),
+            "tasks": [{"name": task.info.name, "classes": list(task.info.class_names)} for task in self.tasks],
+        }
 
 
 @dataclass(frozen=True)

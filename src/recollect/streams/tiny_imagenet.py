@@ -25,24 +25,16 @@ TINY_IMAGENET = Archive(
 def load_tiny_imagenet(options: StreamOptions, data_root: Path | None, archive: Archive = TINY_IMAGENET) -> Dataset:
     """Classes are WordNet ids in sorted order; grey images become RGB."""
     files = open_archive(archive, data_root)
-    arrays, class_names = cached("tinyimagenet", files.fingerprint(), lambda: _decode(files))
-    return Dataset(
-        class_names,
-        arrays["train_images"],
-        arrays["train_labels"],
-        arrays["test_images"],
-        arrays["test_labels"],
-        (0.4802, 0.4480, 0.3975),
-        (0.2770, 0.2691, 0.2821),
-    )
+    mean, std = (0.4802, 0.4480, 0.3975), (0.2770, 0.2691, 0.2821)
+    return cached("tinyimagenet", files.fingerprint(), lambda: _decode(files), mean=mean, std=std)
 
 
 def _decode(files: Files) -> Decoded:
-    wnids = sorted(files.read("wnids.txt").decode("ascii").split())
+    wnids = sorted(files.read("wnids.txt").decode("ascii", errors="replace").split())
     label_of = {wnid: label for label, wnid in enumerate(wnids)}
     members = files.names()
     train = [(name, name.split("/")[1]) for name in members if name.startswith("train/") and name.endswith(".JPEG")]
-    lines = files.read("val/val_annotations.txt").decode("ascii").splitlines()
+    lines = files.read("val/val_annotations.txt").decode("ascii", errors="replace").splitlines()
     test = [(f"val/images/{line.split()[0]}", line.split()[1]) for line in lines if line.strip()]
     arrays = {}
     for split, listed in (("train", train), ("test", test)):
