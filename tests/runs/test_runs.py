@@ -283,3 +283,111 @@ def test_ctrl_c_says_what_to_do_and_the_same_command_goes_on_to_the_same_result(
     assert whole.returncode == 0, whole.stderr
     cut, whole = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("cut", "whole"))
     assert (cut["til"], cut["cil"]) == (whole["til"], whole["cil"])
+
+
+def photos(root: Path, shade: int) -> Path:
+    from PIL import Image
+
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for i in range(6):
+            Image.new("RGB", (20, 20), (shade + i, 10, 200 if name == "cat" else 0)).save(root / name / f"{i}.png")
+    return root
+
+
+def test_the_same_command_on_other_data_is_refused(tmp_path: Path) -> None:
+    a, b = photos(tmp_path / "a", 10), photos(tmp_path / "b", 90)
+    settings = {"image_size": 16, "epochs": 1, "backbone": "convnet", "width": 2}
+    config = resolve("images", "finetune", 0, settings)
+    with pytest.warns(UserWarning, match="no validation images"):
+        first = run(config, tmp_path / "r", data_root=a, device="cpu")
+    assert run(config, tmp_path / "r", data_root=a, device="cpu") == first
+    with pytest.raises(UserError, match="holds a run on other data .another digest"):
+        run(config, tmp_path / "r", data_root=b, device="cpu")
+    (tmp_path / "r" / "result.json").unlink()  # neither is an unfinished one gone on with
+    with pytest.raises(UserError, match="holds a run on other data"):
+        run(config, tmp_path / "r", data_root=b, device="cpu")
+    data = json.loads((tmp_path / "r" / "data.json").read_text())
+    assert [task["classes"] for task in data["tasks"]] == [["cat"], ["dog"]]
+    assert len(data["mean"]) == len(data["std"]) == 3
+
+
+def test_tensors_and_a_module_of_ones_own_reach_a_run_folder(tmp_path: Path) -> None:
+    from torch import nn
+
+    from tests.conftest import make_stream
+
+    stream = make_stream((2, 2))
+    settings = {"backbone": "own", "epochs": 1, "auxiliary_dim": 4, "retrospect_epochs": 1}
+    config = resolve("tensors", "rfe", 0, settings)
+    own = nn.Sequential(nn.Flatten(), nn.Linear(768, 6))
+    result = run(config, tmp_path / "r", device="cpu", stream=stream, backbone=own)
+    assert result["config"]["backbone"] == {"name": "own"}
+    assert result["til"]["average_accuracy"] is not None
+    with pytest.raises(UserError, match="given in Python|goes with backbone='own'"):
+        run(config, tmp_path / "other", device="cpu", stream=stream)
+    with pytest.raises(UserError, match="made in Python"):
+        run(resolve("tensors", "rfe", 0), tmp_path / "third", device="cpu")
+
+
+def test_the_vit_brings_the_papers_schedule() -> None:
+    config = resolve("split-cifar100", "rfe", 0, {"backbone": "vit-s16"})
+    assert (config.training.epochs, config.training.learning_rate) == (30, 1e-5)
+    assert config.method_options.retrospect_learning_rate == 5e-3
+    assert resolve("split-cifar100", "rfe", 0, {"backbone": "vit-s16", "epochs": 2}).training.epochs == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha": float("nan")}, "method.alpha is number, got nan"),
+        ({"alpha": float("inf")}, "method.alpha is number, got inf"),
+        ({"learning_rate": 10**400}, "training.learning_rate is number"),
+        ({"alpha": 2, "method.alpha": 3}, "alpha and method.alpha are the same option"),
+        ({"image_size": 32}, "no option is called 'image_size'"),
+    ],
+)
+def test_values_that_are_no_numbers_or_given_twice_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        resolve("split-digits", "rfe", 0, settings)
+
+
+QUICK_WORDS = ["run", "--stream", "split-digits", "--method", "finetune", "--train-per-class", "4", "--threads", "1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "r", "--backbone", "vit-small", "--set", "num_heads=3"], "dim divisible by num_heads"),
+        (["--out", "r", "--backbone", "vit-small", "--set", "feature_dim=0"], "feature_dim must be positive"),
+        (["--out", "r", "--device", "cpu:foo"], "device 'cpu:foo' is not available"),
+        (["--out", "/dev/null/x"], "check the path"),
+        (["--out", "r", "--set", "tasks=[]"], "got an empty list"),
+    ],
+)
+def test_what_used_to_end_in_a_traceback_does_not(words: list[str], message: str, tmp_path: Path) -> None:
+    done = recollect(*QUICK_WORDS, *words, cwd=tmp_path)
+    assert message in done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
+def test_damaged_files_of_a_run_are_named_and_odd_folder_names_work(tmp_path: Path) -> None:
+    out = tmp_path / "r[/b]"
+    words = [*QUICK_WORDS, "--tasks", 2, "--set", "epochs=1", "backbone.width=2", "--out", out]
+    assert recollect(*words).returncode == 0
+    for text in ("{}", "[]", "null", "{"):
+        (out / "result.json").write_text(text)
+        done = recollect(*words)
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+        assert "result.json" in done.stderr
+    (out / "result.json").unlink()
+    (out / "config.unfinished").write_text("{")
+    assert recollect(*words).returncode == 0  # goes on from the checkpoint; what a kill left aside does not matter
+    state = sorted((out / "checkpoint").glob("task-*"))[-1] / "state.json"
+    held = json.loads(state.read_text())
+    held["record"]["surprise"] = 1
+    state.write_text(json.dumps(held))
+    (out / "result.json").unlink()
+    done = recollect(*words)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "does not fit this run" in done.stderr
