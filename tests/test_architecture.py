@@ -25,6 +25,7 @@ ALLOWED = {
     "methods": LEAVES | {"core", "nets", "streams", "memory", "metrics"},
     "engine": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods"},
     "runs": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine"},
+    "testing": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "runs"},
     "report": LEAVES | {"metrics", "runs"},
     "cli": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "runs", "report"},
 }

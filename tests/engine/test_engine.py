@@ -176,12 +176,11 @@ def test_going_on_after_a_stop_gives_the_same_bits(name: str, tmp_path: Path) ->
     whole = make_learner(name, stream)
     record = teach(whole, stream, drift=True).record
     total = record.num_images
-    for share in (0.2, 0.5, 0.9):
+    for share, seconds in ((0.2, 0.0), (0.5, 0.0), (0.7, 300.0), (0.9, 0.0)):  # saved after every step, or at ends only
         folder = tmp_path / str(share)
+        often = {"checkpoints": folder, "checkpoint_seconds": seconds, "drift": True}
         with pytest.raises(StopError):
-            teach(
-                make_learner(name, stream), stream, checkpoints=folder, observer=StopAt(int(share * total)), drift=True
-            )
+            teach(make_learner(name, stream), stream, observer=StopAt(int(share * total)), **often)
         learner = make_learner(name, stream)
         found = teach(learner, stream, checkpoints=folder, drift=True).record
         assert found.matrices == record.matrices
@@ -203,7 +202,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_crash_while_saving_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint.save(tmp_path, 1, {"a": torch.ones(2)}, {"n": 1})
+    checkpoint.save(tmp_path, "task-001", {"a": torch.ones(2)}, {"n": 1})
 
     def crash(*_: object) -> None:
         raise OSError("disk full")
@@ -211,13 +210,13 @@ def test_a_crash_while_saving_leaves_the_last_checkpoint(tmp_path: Path, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr("recollect.engine.checkpoint.os.replace", crash)
         with pytest.raises(OSError, match="disk full"):
-            checkpoint.save(tmp_path, 2, {"a": torch.zeros(2)}, {"n": 2})
+            checkpoint.save(tmp_path, "task-002", {"a": torch.zeros(2)}, {"n": 2})
     found = checkpoint.load_latest(tmp_path)
     assert found is not None
-    assert (found[0], found[1]["a"].tolist(), found[2]) == (1, [1.0, 1.0], {"n": 1})
-    for n in (2, 3):
-        checkpoint.save(tmp_path, n, {"a": torch.zeros(2)}, {})
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["task-002", "task-003"]
+    assert (found[0]["a"].tolist(), found[1]) == ([1.0, 1.0], {"n": 1})
+    for name in ("task-001.phase-0.epoch-0003.step-000010", "task-001.phase-1.epoch-0000.step-000001", "task-002"):
+        checkpoint.save(tmp_path, name, {"a": torch.zeros(2)}, {})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["task-001.phase-1.epoch-0000.step-000001", "task-002"]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -427,7 +426,7 @@ def test_going_on_under_another_environment_is_said(tmp_path: Path) -> None:
     teach(make_learner("finetune", stream), stream, checkpoints=tmp_path)
     path = sorted(tmp_path.glob("task-*"))[-1] / "state.json"
     state = json.loads(path.read_text())
-    state["record"]["environment"]["threads"] = 77
+    state["state"]["record"]["environment"]["threads"] = 77
     path.write_text(json.dumps(state))
     recorder = Recorder()
     with pytest.warns(UserWarning, match="another environment, so not to the same bits: threads was 77 and is"):

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recollect.core import RFE
-from recollect.engine import Engine, Runtime, Training
+from recollect.engine import Engine, Observer, Runtime, Training
+from recollect.engine.fit import Fit
 from recollect.errors import UserError
 from recollect.methods import Learner, Phase
 from recollect.methods._rfe_config import RFEConfig
@@ -197,9 +198,18 @@ def test_old_heads_and_frozen_modules_do_not_move(name: str) -> None:
         fixed += chain.retrospectors[:1]
     before = [copy.deepcopy(module.state_dict()) for module in fixed]
     moving = copy.deepcopy(learner.network.backbone.state_dict())
-    engine = Engine(learner, stream, Training(epochs=1, learning_rate=1e-2, batch_size=8), Runtime.choose("cpu"), 0)
     for phase in learner.phases(stream.tasks[2].info):
-        engine._train(phase, stream.tasks[2].train, stream.tasks[2].validation, Key(0), phase.name)
+        Fit(
+            learner,
+            phase,
+            stream.tasks[2].train,
+            stream.tasks[2].validation,
+            pixels=stream.pixels,
+            training=Training(epochs=1, learning_rate=1e-2, batch_size=8),
+            runtime=Runtime.choose("cpu"),
+            key=Key(0),
+            title=phase.name,
+        ).run(Observer(), lambda num_images: None)
     for module, state in zip(fixed, before, strict=True):
         assert all(torch.equal(state[key], tensor) for key, tensor in module.state_dict().items())
     assert any(not torch.equal(moving[key], tensor) for key, tensor in learner.network.backbone.state_dict().items())

@@ -265,7 +265,7 @@ def test_list_and_help_are_complete() -> None:
 
 def test_ctrl_c_says_what_to_do_and_the_same_command_goes_on_to_the_same_result(tmp_path: Path) -> None:
     words = ["--stream", "split-digits", "--method", "rfe", "--tasks", "3", "--train-per-class", "20", "--threads", "1"]
-    settings = ["--set", "epochs=4", "retrospect_epochs=4", "backbone.width=4"]
+    settings = ["--checkpoint-every", "0", "--set", "epochs=4", "retrospect_epochs=4", "backbone.width=4"]
     command = [sys.executable, "-m", "recollect", "run", "--out", str(tmp_path / "cut"), *words, *settings]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
@@ -274,7 +274,7 @@ def test_ctrl_c_says_what_to_do_and_the_same_command_goes_on_to_the_same_result(
     started.send_signal(signal.SIGINT)
     _, errors = started.communicate(timeout=60)
     assert started.returncode == 130
-    assert "the same command goes on after the last finished task" in errors
+    assert "the same command goes on from the last checkpoint" in errors
     assert not (tmp_path / "cut" / "result.json").exists()
     again = subprocess.run(command, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
@@ -385,7 +385,7 @@ def test_damaged_files_of_a_run_are_named_and_odd_folder_names_work(tmp_path: Pa
     assert recollect(*words).returncode == 0  # goes on from the checkpoint; what a kill left aside does not matter
     state = sorted((out / "checkpoint").glob("task-*"))[-1] / "state.json"
     held = json.loads(state.read_text())
-    held["record"]["surprise"] = 1
+    held["state"]["record"]["surprise"] = 1
     state.write_text(json.dumps(held))
     (out / "result.json").unlink()
     done = recollect(*words)

@@ -36,6 +36,7 @@ def run(
     precision: Literal["fp32", "bf16"] = "fp32",
     device: str = "auto",
     threads: int = 0,
+    checkpoint_every: float = 300.0,
     force: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Learn a stream with a method and write a run folder: config.json, events.jsonl, result.json, checkpoint/.
@@ -74,6 +75,8 @@ def run(
         auto, cpu, cuda, cuda:1, mps.
     threads
         Processor threads; 0 leaves torch's own choice.
+    checkpoint_every
+        Seconds between checkpoints inside a phase; phases and tasks always end with one.
     force
         Overwrite the run in this folder.
     """
@@ -99,6 +102,7 @@ def run(
             force=force,
             device=device,
             threads=threads,
+            checkpoint_seconds=checkpoint_every,
             observer=bar,
             command=shlex.join(["recollect", *sys.argv[1:]]),
         )
@@ -165,7 +169,7 @@ def main() -> None:
         print(f"recollect: {error}; check the path, its permissions and the space left", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("recollect: interrupted; the same command goes on after the last finished task", file=sys.stderr)
+        print("recollect: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         sys.exit(130)
 
 

@@ -1,6 +1,7 @@
-"""Checkpoints at task ends: safetensors for tensors, JSON for the rest, written aside and renamed.
+"""Checkpoints: safetensors for tensors, JSON for the rest, written aside and renamed.
 
-`task-NNN/` holds `state.safetensors` and `state.json` with the former's hash; the last two are kept.
+`task-NNN/` is the state after so many tasks, `task-NNN.phase-…/` a moment inside the next one; names sort by time.
+Each holds `state.safetensors` and `state.json` with the former's hash. The last two are kept.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from recollect.errors import UserError
 KEPT = 2
 
 
-def save(folder: Path, num_tasks: int, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> Path:
-    """Write the state after `num_tasks` tasks so that a crash leaves either all of it or none."""
+def save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
+    """Write a checkpoint so that a crash leaves either all of it or none."""
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / "unfinished"
     shutil.rmtree(aside, ignore_errors=True)
@@ -34,9 +35,9 @@ def save(folder: Path, num_tasks: int, tensors: Mapping[str, Tensor], record: Ma
     _sync(weights)
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     text = aside / "state.json"
-    text.write_text(json.dumps({"num_tasks": num_tasks, "sha256": digest, "record": record}), encoding="utf-8")
+    text.write_text(json.dumps({"sha256": digest, "state": state}), encoding="utf-8")
     _sync(text)
-    final = folder / f"task-{num_tasks:03}"
+    final = folder / name
     shutil.rmtree(final, ignore_errors=True)
     os.replace(aside, final)
     _sync(folder)
@@ -45,18 +46,22 @@ def save(folder: Path, num_tasks: int, tensors: Mapping[str, Tensor], record: Ma
     return final
 
 
-def load_latest(folder: Path) -> tuple[int, dict[str, Tensor], dict[str, Any]] | None:
-    """The newest checkpoint: tasks done, tensors, record; None where there is none. A damaged one is refused."""
-    found = sorted(folder.glob("task-*"))
-    if not found:
+def newest(folder: Path) -> Path | None:
+    """The last good checkpoint, if there is any."""
+    return max(folder.glob("task-*"), default=None)
+
+
+def load_latest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The newest checkpoint's tensors and state; None where there is none. A damaged one is refused."""
+    path = newest(folder)
+    if path is None:
         return None
-    path = found[-1]
     try:
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         data = (path / "state.safetensors").read_bytes()
         if hashlib.sha256(data).hexdigest() != state["sha256"]:
             raise ValueError("its hash does not match")
-        return int(state["num_tasks"]), load_file(path / "state.safetensors"), dict(state["record"])
+        return load_file(path / "state.safetensors"), dict(state["state"])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(
             f"the checkpoint {path} is damaged ({error}); delete that folder to go on from the one before, "

@@ -1,58 +1,33 @@
 """The one loop: task > phase > epoch > batch.
 
 Everything random is keyed by (seed, task, phase, epoch, step, purpose), so all methods see the same images in the same
-order for the same seed, and going on after a task needs no generator state.
+order for the same seed, and going on from any step needs no generator state.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from recollect.engine import checkpoint
-from recollect.engine.evaluation import Accuracies, evaluate, measure_drift, original_features, plain_batches
+from recollect.engine.evaluation import Accuracies, evaluate, measure_drift, original_features
+from recollect.engine.fit import Fit
 from recollect.engine.observer import Observer
 from recollect.engine.runtime import Runtime
-from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
+from recollect.engine.training import Training
+from recollect.engine.update import NonFiniteLossError
 from recollect.errors import UserError
-from recollect.methods import Learner, Phase
+from recollect.methods import Learner
 from recollect.rng import Key
-from recollect.streams import Batch, Split, Stream, Task, TaskData
+from recollect.streams import Split, Stream, Task, TaskData
 
-REPORT_EVERY_SECONDS = 1.0
 EVALUATIONS = ("til", "cil", "til_without_chain")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How every phase trains; a phase brings its own epochs and learning rate."""
-
-    epochs: int = 40
-    """Epochs of each task."""
-    learning_rate: float = 5e-4
-    """Adam's learning rate at the start of each task."""
-    batch_size: int = 32
-    """Images a step."""
-    patience: int = 3
-    """Epochs without a better validation loss before the learning rate falls."""
-    factor: float = 0.1
-    """What the learning rate is then multiplied by."""
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.learning_rate <= 0 or not 0 < self.factor <= 1:
-            raise UserError(
-                f"learning_rate must be positive and factor in (0, 1], got {self.learning_rate}, {self.factor}"
-            )
 
 
 @dataclass
@@ -72,6 +47,14 @@ class Record:
         self.seconds[what] = self.seconds.get(what, 0.0) + perf_counter() - since
 
 
+class UnderWay(NamedTuple):
+    """A phase that was interrupted: its number within the task, and its state."""
+
+    phase: int
+    tensors: Mapping[str, Tensor]
+    values: Mapping[str, Any]
+
+
 class Engine:
     """Teaches a stream to a learner and measures it after each task."""
 
@@ -85,12 +68,14 @@ class Engine:
         *,
         observer: Observer | None = None,
         checkpoints: Path | None = None,
+        checkpoint_seconds: float = 300.0,
         drift: bool = False,
     ) -> None:
         self.learner, self.stream, self.training, self.runtime = learner, stream, training, runtime
         self.key = Key(seed)
         self.observer = observer or Observer()
         self.checkpoints = checkpoints
+        self.checkpoint_seconds = checkpoint_seconds
         self.drift = drift
         self.record = Record(environment=runtime.describe())
         self.originals: dict[int, Tensor] = {}
@@ -99,14 +84,15 @@ class Engine:
         """Learn all tasks, going on after the last checkpoint where there is one."""
         lessons = [self.stream.tasks] if self.learner.together else [(task,) for task in self.stream.tasks]
         self.learner.to(self.runtime.device)
-        done = self._resume(lessons)
-        if not done and self.learner.network.fixed_heads:
+        done, under_way = self._resume(lessons)
+        if not done and under_way is None and self.learner.network.fixed_heads:
             self.record.at_start = dict(
                 evaluate(self.learner, self.stream.tasks, "test", self.stream.pixels, self.runtime)
             )
         for lesson in lessons[done:]:
-            self._learn(lesson)
+            self._learn(lesson, done, under_way)
             self._measure(lesson)
+            under_way = None
             done += 1
             if done == len(lessons):
                 found = evaluate(self.learner, self.stream.tasks, "validation", self.stream.pixels, self.runtime)
@@ -114,102 +100,64 @@ class Engine:
             self._save(done)
         return self.record
 
-    def _learn(self, lesson: Sequence[Task]) -> None:
+    def _learn(self, lesson: Sequence[Task], done: int, under_way: UnderWay | None) -> None:
         last = lesson[-1].info
-        for task in lesson:
-            self.learner.begin_task(task.info)
-        self.learner.to(self.runtime.device)
+        if under_way is None:
+            self._begin(lesson)
         train = Split.concatenate([task.train for task in lesson])
         validation = Split.concatenate([task.validation for task in lesson])
         key = self.key / "task" / last.index
-        for phase in self.learner.phases(last):
-            started = perf_counter()
-            self._train(phase, train, validation, key / phase.name, f"task {last.index + 1} · {phase.name}")
-            self.record.spend(phase.name, started)
+        for number, phase in enumerate(self.learner.phases(last)):
+            if under_way is None or number >= under_way.phase:
+                title = f"task {last.index + 1} · {phase.name}"
+                fit = Fit(
+                    self.learner,
+                    phase,
+                    train,
+                    validation,
+                    pixels=self.stream.pixels,
+                    training=self.training,
+                    runtime=self.runtime,
+                    key=key / phase.name,
+                    title=title,
+                )
+                if under_way is not None and number == under_way.phase:
+                    fit.load(under_way.tensors, under_way.values)
+                self._run(fit, done, number)
         self.learner.eval()
         for task in lesson:
             with self.runtime.autocast():
                 data = TaskData(task.train, self.stream.pixels, self.runtime.device, 256, key / "end" / task.info.index)
                 self.learner.end_task(task.info, data)
 
-    def _train(self, phase: Phase, train: Split, validation: Split, key: Key, title: str) -> None:
-        chunks = torch.arange(len(train)).split(self.training.batch_size)
-        num_steps = len(chunks) - (len(chunks) > 1 and len(chunks[-1]) == 1)  # BatchNorm cannot take a single image
-        if not len(validation):
-            warnings.warn("no validation images: the learning rate watches the training loss instead", stacklevel=2)
-        plateau = Plateau(patience=self.training.patience, factor=self.training.factor)
-        update = Optimiser(self.learner, phase, plateau, num_steps, self.runtime.device)
-        self.observer.phase(title, phase.schedule.epochs * len(train))
-        for epoch in range(phase.schedule.epochs):
+    def _begin(self, lesson: Sequence[Task]) -> None:
+        for task in lesson:
+            self.learner.begin_task(task.info)
+        self.learner.to(self.runtime.device)
+
+    def _run(self, fit: Fit, done: int, number: int) -> None:
+        """Train a phase, saving where it stands from time to time and when it ends."""
+        started = saved = perf_counter()
+
+        def save() -> None:
+            nonlocal started, saved
+            self.record.spend(fit.phase.name, started)
             started = perf_counter()
-            try:
-                loss = self._epoch(phase, train, update, num_steps, key / epoch)
-                losses, accuracy = self._validate(phase, validation, loss, update.names)
-                update.check(losses)
-            except NonFiniteLossError as error:
-                raise NonFiniteLossError(
-                    f"{error} of {title}, epoch {epoch + 1}; {self._last_good()}. Lower learning_rate, "
-                    "or use --precision fp32"
-                ) from error
-            rates = update.end_epoch(losses)
-            self.observer.report(loss, accuracy)
-            self.observer.event(
-                "epoch",
-                phase=title,
-                epoch=epoch + 1,
-                loss=loss,
-                validation=losses,
-                accuracy=accuracy,
-                learning_rate=rates,
-                seconds=perf_counter() - started,
-            )
+            self._save(done, number, fit)
+            saved = perf_counter()
 
-    def _epoch(self, phase: Phase, train: Split, update: Optimiser, num_steps: int, key: Key) -> float:
-        self.learner.eval()
-        for module in phase.training:
-            module.train()
-        order = torch.randperm(len(train), generator=(key / "order").generator())
-        update.begin_epoch()
-        reported = perf_counter()
-        for step, positions in enumerate(order.split(self.training.batch_size)[:num_steps]):
-            batch = self._batch(train, positions, key / step)
-            batch.key.seed_layers()
-            with self.runtime.autocast():
-                phase.step(batch, update)
-            self.record.num_images += len(positions)
-            self.observer.advance(len(positions))
-            if perf_counter() - reported > REPORT_EVERY_SECONDS:
-                self.observer.report(update.mean_loss())
-                reported = perf_counter()
-        return update.mean_loss()
+        def after_step(num_images: int) -> None:
+            self.record.num_images += num_images
+            if perf_counter() - saved > self.checkpoint_seconds:
+                save()
 
-    def _batch(self, split: Split, positions: Tensor, key: Key) -> Batch:
-        images, labels = split.take(positions)
-        device, pixels = self.runtime.device, self.stream.pixels
-        images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-        x = pixels.augmented(images, (key / "view").generator())
-        return Batch(images, x, labels, pixels, key)
-
-    @torch.no_grad()
-    def _validate(
-        self, phase: Phase, split: Split, training_loss: float, groups: Sequence[str]
-    ) -> tuple[dict[str, float], float | None]:
-        """Mean validation loss of each group and accuracy; without validation images the training loss is watched."""
-        if not len(split):
-            return dict.fromkeys(groups, training_loss), None
-        self.learner.eval()
-        totals = torch.zeros(len(groups) + 1, device=self.runtime.device)
-        has_accuracy = False
-        for x, y in plain_batches(split, self.stream.pixels, self.runtime):
-            with self.runtime.autocast():
-                found = phase.validate(Batch(x, x, y, self.stream.pixels, self.key))
-            for index, name in enumerate(groups):
-                totals[index] += found.losses[name] * len(y)
-            if found.num_correct is not None:
-                has_accuracy = True
-                totals[-1] += found.num_correct
-        *losses, right = (totals / len(split)).tolist()
-        return dict(zip(groups, losses, strict=True)), 100 * right if has_accuracy else None
+        try:
+            fit.run(self.observer, after_step)
+        except NonFiniteLossError as error:
+            found = checkpoint.newest(self.checkpoints) if self.checkpoints else None
+            good = f"the last good checkpoint is {found}" if found else "there is no earlier checkpoint"
+            raise NonFiniteLossError(f"{error}; {good}. Lower learning_rate, or use --precision fp32") from error
+        save()
 
     def _measure(self, lesson: Sequence[Task]) -> None:
         started = perf_counter()
@@ -236,46 +184,56 @@ class Engine:
             kept += [[None] * len(tasks) for _ in range(now - len(kept))]
             kept.append([*row, *[None] * (len(tasks) - len(row))])
 
-    def _save(self, done: int) -> None:
+    def _save(self, done: int, number: int = 0, fit: Fit | None = None) -> None:
+        """Save the state after `done` lessons or, within the next one, inside a phase."""
         if self.checkpoints is None:
             return
-        tensors = dict(self.learner.state_dict())
+        tensors = {f"learner.{name}": tensor for name, tensor in self.learner.state_dict().items()}
         tensors |= {f"drift.{task}": original for task, original in self.originals.items()}
-        path = checkpoint.save(self.checkpoints, done, tensors, vars(self.record))
+        position: dict[str, Any] = {"lessons": done}
+        name = f"task-{done:03}"
+        if fit is not None:
+            moments, values = fit.state()
+            tensors |= {f"fit.{name}": tensor for name, tensor in moments.items()}
+            position |= {"phase": number, "values": values}
+            name += f".phase-{number}.epoch-{fit.epoch:04}.step-{fit.step:06}"
+        path = checkpoint.save(self.checkpoints, name, tensors, {"position": position, "record": vars(self.record)})
         self.observer.event("checkpoint", path=path.name)
 
-    def _resume(self, lessons: Sequence[Sequence[Task]]) -> int:
+    def _resume(self, lessons: Sequence[Sequence[Task]]) -> tuple[int, UnderWay | None]:
+        """Take the newest checkpoint's state; returns the lessons done and what was under way."""
         found = checkpoint.load_latest(self.checkpoints) if self.checkpoints else None
         if found is None:
-            return 0
-        done, tensors, record = found
-        for lesson in lessons[:done]:
-            for task in lesson:
-                self.learner.begin_task(task.info)
-        self.learner.to(self.runtime.device)
-        names = [name for name in tensors if name.startswith("drift.")]
-        self.originals = {int(name.split(".")[1]): tensors.pop(name) for name in names}
+            return 0, None
+        tensors, state = found
         try:
-            self.learner.load_state_dict(tensors)
-            self.record = Record(**record)
-        except (RuntimeError, TypeError) as error:
+            position = state["position"]
+            done, inside = int(position["lessons"]), "phase" in position
+            for lesson in lessons[: done + inside]:
+                self._begin(lesson)
+            parts: dict[str, dict[str, Tensor]] = {"learner": {}, "drift": {}, "fit": {}}
+            for name, tensor in tensors.items():
+                part, _, rest = name.partition(".")
+                parts[part][rest] = tensor
+            self.learner.load_state_dict(parts["learner"])
+            self.originals = {int(task): original for task, original in parts["drift"].items()}
+            self.record = Record(**state["record"])
+            under_way = UnderWay(int(position["phase"]), parts["fit"], position["values"]) if inside else None
+        except (RuntimeError, TypeError, KeyError, ValueError) as error:
             raise UserError(
                 f"the checkpoint in {self.checkpoints} does not fit this run; start anew with --force"
             ) from error
-        now = self.runtime.describe()
-        changed = {
-            key: [before, now.get(key)] for key, before in self.record.environment.items() if before != now.get(key)
-        }
+        self._say_what_changed(done)
+        return done, under_way
+
+    def _say_what_changed(self, done: int) -> None:
+        before, now = self.record.environment, self.runtime.describe()
+        changed = {key: [value, now.get(key)] for key, value in before.items() if value != now.get(key)}
         self.observer.event("resumed", tasks=done, changed=changed)
         if changed:
-            what = ", ".join(f"{key} was {before} and is {after}" for key, (before, after) in changed.items())
+            what = ", ".join(f"{key} was {was} and is {value}" for key, (was, value) in changed.items())
             warnings.warn(f"going on under another environment, so not to the same bits: {what}", stacklevel=2)
         self.record.environment = now
-        return done
-
-    def _last_good(self) -> str:
-        found = sorted(self.checkpoints.glob("task-*")) if self.checkpoints else []
-        return f"the last good checkpoint is {found[-1]}" if found else "there is no earlier checkpoint"
 
 
 def _mean_of_known(values: Sequence[float | None]) -> float | None:

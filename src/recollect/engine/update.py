@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,9 +78,6 @@ class Optimiser:
         self._losses[self.step] = loss.detach()
         self.step += 1
 
-    def begin_epoch(self) -> None:
-        self.step = 0
-
     def mean_loss(self) -> float:
         """The mean loss of the epoch so far; refuses to go on where it is not a number."""
         losses = self._losses[: self.step]
@@ -99,7 +97,35 @@ class Optimiser:
         for name, group, watch in zip(self.names, self._adam.param_groups, self._watches, strict=True):
             if watch.lowers(validation[name], self._plateau):
                 group["lr"] *= self._plateau.factor
+        self.step = 0
         return {name: float(group["lr"]) for name, group in zip(self.names, self._adam.param_groups, strict=True)}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Moments of every parameter and losses of this epoch; step, learning rates and plateaus."""
+        moments = self._adam.state_dict()["state"]
+        tensors = {f"{index}.{name}": tensor for index, found in moments.items() for name, tensor in found.items()}
+        values = {
+            "step": self.step,
+            "rates": [group["lr"] for group in self._adam.param_groups],
+            "best": [watch.best if math.isfinite(watch.best) else None for watch in self._watches],
+            "num_stalled": [watch.num_stalled for watch in self._watches],
+        }
+        return tensors | {"losses": self._losses}, values
+
+    def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Stand where `state` was taken."""
+        own = self._adam.state_dict()
+        for name, tensor in tensors.items():
+            index, _, moment = name.partition(".")
+            if moment:
+                own["state"].setdefault(int(index), {})[moment] = tensor
+        self._adam.load_state_dict(own)
+        self._losses.copy_(tensors["losses"])
+        self.step = int(values["step"])
+        for group, rate in zip(self._adam.param_groups, values["rates"], strict=True):
+            group["lr"] = rate
+        for watch, best, num_stalled in zip(self._watches, values["best"], values["num_stalled"], strict=True):
+            watch.best, watch.num_stalled = math.inf if best is None else best, num_stalled
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ def run(
     force: bool = False,
     device: str = "auto",
     threads: int = 0,
+    checkpoint_seconds: float = 300.0,
     observer: Observer | None = None,
     command: str = "",
     stream: Stream | None = None,
@@ -74,6 +75,7 @@ def run(
         config.seed,
         observer=log,
         checkpoints=folder.checkpoints,
+        checkpoint_seconds=checkpoint_seconds,
         drift=config.measure_drift,
     )
     record = engine.run()

@@ -1,0 +1,137 @@
+"""One phase under way: epochs over batches, a plateau on validation loss, and all that is needed to go on mid-phase."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recollect.engine.evaluation import plain_batches
+from recollect.engine.observer import Observer
+from recollect.engine.runtime import Runtime
+from recollect.engine.training import Training
+from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
+from recollect.methods import Learner, Phase
+from recollect.rng import Key
+from recollect.streams import Batch, Pixels, Split
+
+REPORT_EVERY_SECONDS = 1.0
+
+
+class Fit:
+    """Trains one phase; `epoch` and `step` say where it stands. Everything random hangs on the key, epoch and step."""
+
+    def __init__(
+        self,
+        learner: Learner[Any],
+        phase: Phase,
+        train: Split,
+        validation: Split,
+        *,
+        pixels: Pixels,
+        training: Training,
+        runtime: Runtime,
+        key: Key,
+        title: str,
+    ) -> None:
+        self.learner, self.phase, self.train, self.validation = learner, phase, train, validation
+        self.pixels, self.training, self.runtime = pixels, training, runtime
+        self.key, self.title = key, title
+        sizes = [len(chunk) for chunk in torch.arange(len(train)).split(training.batch_size)]
+        self.num_steps = len(sizes) - (len(sizes) > 1 and sizes[-1] == 1)  # BatchNorm cannot take a single image
+        plateau = Plateau(patience=training.patience, factor=training.factor)
+        self.update = Optimiser(learner, phase, plateau, self.num_steps, runtime.device)
+        self.epoch = 0
+
+    @property
+    def step(self) -> int:
+        """Steps done in this epoch."""
+        return self.update.step
+
+    def run(self, observer: Observer, after_step: Callable[[int], None]) -> None:
+        """Train from where it stands to the end; `after_step` is told the images of each step once it is over."""
+        if not len(self.validation):
+            warnings.warn("no validation images: the learning rate watches the training loss instead", stacklevel=2)
+        observer.phase(self.title, self.phase.schedule.epochs * len(self.train))
+        observer.advance(self.epoch * len(self.train) + min(self.step * self.training.batch_size, len(self.train)))
+        while self.epoch < self.phase.schedule.epochs:
+            started = perf_counter()
+            try:
+                loss = self._epoch(observer, after_step)
+                losses, accuracy = self._validate(loss)
+                self.update.check(losses)
+            except NonFiniteLossError as error:
+                raise NonFiniteLossError(f"{error} of {self.title}, epoch {self.epoch + 1}") from error
+            rates = self.update.end_epoch(losses)
+            self.epoch += 1
+            observer.report(loss, accuracy)
+            observer.event(
+                "epoch",
+                phase=self.title,
+                epoch=self.epoch,
+                loss=loss,
+                validation=losses,
+                accuracy=accuracy,
+                learning_rate=rates,
+                seconds=perf_counter() - started,
+            )
+
+    def _epoch(self, observer: Observer, after_step: Callable[[int], None]) -> float:
+        self.learner.eval()
+        for module in self.phase.training:
+            module.train()
+        key = self.key / self.epoch
+        order = torch.randperm(len(self.train), generator=(key / "order").generator())
+        chunks = order.split(self.training.batch_size)[: self.num_steps]
+        reported = perf_counter()
+        for positions in chunks[self.step :]:
+            batch = self._batch(positions, key / self.step)
+            batch.key.seed_layers()
+            with self.runtime.autocast():
+                self.phase.step(batch, self.update)
+            observer.advance(len(positions))
+            after_step(len(positions))
+            if perf_counter() - reported > REPORT_EVERY_SECONDS:
+                observer.report(self.update.mean_loss())
+                reported = perf_counter()
+        return self.update.mean_loss()
+
+    def _batch(self, positions: Tensor, key: Key) -> Batch:
+        images, labels = self.train.take(positions)
+        images = images.to(self.runtime.device, non_blocking=True)
+        labels = labels.to(self.runtime.device, non_blocking=True)
+        return Batch(images, self.pixels.augmented(images, (key / "view").generator()), labels, self.pixels, key)
+
+    @torch.no_grad()
+    def _validate(self, training_loss: float) -> tuple[dict[str, float], float | None]:
+        """Mean validation loss of each group and accuracy; without validation images the training loss is watched."""
+        names = self.update.names
+        if not len(self.validation):
+            return dict.fromkeys(names, training_loss), None
+        self.learner.eval()
+        totals = torch.zeros(len(names) + 1, device=self.runtime.device)
+        has_accuracy = False
+        for x, y in plain_batches(self.validation, self.pixels, self.runtime):
+            with self.runtime.autocast():
+                found = self.phase.validate(Batch(x, x, y, self.pixels, self.key))
+            for index, name in enumerate(names):
+                totals[index] += found.losses[name] * len(y)
+            if found.num_correct is not None:
+                has_accuracy = True
+                totals[-1] += found.num_correct
+        *losses, right = (totals / len(self.validation)).tolist()
+        return dict(zip(names, losses, strict=True)), 100 * right if has_accuracy else None
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Where it stands: tensors and plain values."""
+        tensors, values = self.update.state()
+        return tensors, {"epoch": self.epoch, "update": values}
+
+    def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Stand where `state` was taken."""
+        self.epoch = int(values["epoch"])
+        self.update.load(tensors, values["update"])
