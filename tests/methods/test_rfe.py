@@ -32,8 +32,8 @@ def batch_of(stream: Stream, task: int, num: int = 8) -> Batch:
 
 
 def after_task(name: str, stream: Stream, num: int, **options: Any) -> Learner[Any]:
-    """A learner that has begun task `num` (0-based) after learning those before it."""
-    learner = make_learner(name, stream, **options)
+    """A learner that has begun task `num` (0-based) after learning those before it; its teacher just evaluates."""
+    learner = make_learner(name, stream, **({"teacher_statistics": "frozen"} | options))
     part = Stream(stream.name, stream.tasks[:num], stream.pixels, stream.image_shape)
     teach(learner, part)
     learner.begin_task(stream.tasks[num].info)

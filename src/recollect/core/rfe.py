@@ -41,7 +41,7 @@ class RFE(nn.Module):
         pool: Literal["max", "mean"] = "max",
         auxiliary: Callable[[], nn.Module] | None = None,
         stride: int = 1,
-        teacher_statistics: Statistics = "frozen",
+        teacher_statistics: Statistics = "adapting",
         end_to_end: bool = False,
     ) -> None:
         super().__init__()

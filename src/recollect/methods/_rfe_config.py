@@ -39,7 +39,7 @@ class RFEConfig:
     """Pooling of the input to 16x16 before h."""
     stride: int = 1
     """A retrospector every so many tasks, s."""
-    teacher_statistics: Statistics = "frozen"
+    teacher_statistics: Statistics = "adapting"
     """BatchNorm of f_{t-1} beside the training f_t: frozen, batch, adapting."""
     identity: Identity = "average"
     """How classes of different tasks are ranked: average (the paper), class-means."""
