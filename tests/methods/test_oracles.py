@@ -120,7 +120,7 @@ def step(learner: Learner[Any], batch: Batch, rate: float = 0.0) -> tuple[float,
     return spy.loss, as_net(gradients)
 
 
-def agree(found: tuple[float, Net], oracle: Any, net: Net) -> None:
+def check_agrees(found: tuple[float, Net], oracle: Any, net: Net) -> None:
     loss, gradients = found
     assert loss == pytest.approx(oracle(net), rel=1e-9)
     expected = oracles.gradient(oracle, net, tuple(gradients))
@@ -149,7 +149,7 @@ def test_er(units: str) -> None:
     batch = batch_of(1)
     now = as_pairs(batch.images, batch.y)
     seen = units == "seen"
-    agree(
+    check_agrees(
         step(learner, batch),
         lambda n: oracles.er(
             n, now, past, EVERYTHING if seen else UNITS[1], (lambda y: EVERYTHING) if seen else of_task
@@ -164,7 +164,7 @@ def test_er_ace_ignores_classes_outside_the_current_task_in_the_incoming_loss() 
     past, _ = remembered(learner)
     batch = batch_of(1)
     now = as_pairs(batch.images, batch.y)
-    agree(
+    check_agrees(
         step(learner, batch),
         lambda n: oracles.er(n, now, past, UNITS[1], lambda y: EVERYTHING),
         as_net(learner.state_dict()),
@@ -191,7 +191,7 @@ def test_derpp_compares_with_the_logits_of_storing_time_on_units_known_then(two_
     batch = batch_of(1)
     now = as_pairs(batch.images, batch.y)
     before = as_net(learner.state_dict())
-    agree(step(learner, batch), lambda n: oracles.derpp(n, now, past, stored, 0.3, 0.7), before)
+    check_agrees(step(learner, batch), lambda n: oracles.derpp(n, now, past, stored, 0.3, 0.7), before)
     assert learner.memory.get_buffer("logits").shape == (4, 5)
 
 
@@ -252,7 +252,7 @@ def test_er_mkd_and_its_prediction_with_the_mean_of_both_weights() -> None:
     mean = {name: (net[name] + teacher[name]) / 2 for name in net}
     for (x, _), row in zip(now, scores, strict=True):
         assert np.allclose(row.numpy(), oracles.logits(mean, oracles.features(mean, x)))
-    agree(step(learner, batch), lambda n: oracles.er_mkd(n, teacher, now, past, 3.0, 2.0), net)
+    check_agrees(step(learner, batch), lambda n: oracles.er_mkd(n, teacher, now, past, 3.0, 2.0), net)
 
 
 def test_cls_er_learns_from_the_better_average_and_predicts_with_stable() -> None:
@@ -274,7 +274,7 @@ def test_cls_er_learns_from_the_better_average_and_predicts_with_stable() -> Non
         scores = learner.scores(batch.x)
     for (x, _), row in zip(now, scores.cil, strict=True):
         assert np.allclose(row.numpy(), oracles.logits(stable, oracles.features(stable, x)))
-    agree(step(learner, batch), lambda n: oracles.cls_er(n, stable, plastic, now, past, 0.3, 0.9), net)
+    check_agrees(step(learner, batch), lambda n: oracles.cls_er(n, stable, plastic, now, past, 0.3, 0.9), net)
 
 
 def test_tamil_and_how_it_picks_attention() -> None:
@@ -294,7 +294,7 @@ def test_tamil_and_how_it_picks_attention() -> None:
         assert np.allclose(til.numpy(), np.concatenate(own))
         nearest = min((0, 1), key=lambda t: float(((choices[t] - f) ** 2).sum()))
         assert np.allclose(cil.numpy(), oracles.logits(net, choices[nearest] * f))
-    agree(step(learner, batch), lambda n: oracles.tamil(n, teacher, now, past, tasks, 0.6, 0.3, 0.2, net), net)
+    check_agrees(step(learner, batch), lambda n: oracles.tamil(n, teacher, now, past, tasks, 0.6, 0.3, 0.2, net), net)
 
 
 def test_lwf_distils_every_old_head() -> None:
@@ -305,7 +305,7 @@ def test_lwf_distils_every_old_head() -> None:
     before = as_net(learner.state_dict(), "previous.module.")
     assert "V1" not in before  # the copy was taken before the new head came
     net = as_net(learner.state_dict())
-    agree(step(learner, batch), lambda n: oracles.lwf(n, before, now, UNITS[1], [UNITS[0]], 0.8, 2.0), net)
+    check_agrees(step(learner, batch), lambda n: oracles.lwf(n, before, now, UNITS[1], [UNITS[0]], 0.8, 2.0), net)
 
 
 def test_ewc_penalty_and_fisher_information() -> None:
@@ -326,7 +326,7 @@ def test_ewc_penalty_and_fisher_information() -> None:
     batch = batch_of(1)
     now = as_pairs(batch.images, batch.y)
     net = as_net(learner.state_dict())
-    agree(step(learner, batch), lambda n: oracles.ewc(n, before, fisher, now, UNITS[1], 3.0), net)
+    check_agrees(step(learner, batch), lambda n: oracles.ewc(n, before, fisher, now, UNITS[1], 3.0), net)
 
 
 def test_si_path_importance_and_penalty() -> None:

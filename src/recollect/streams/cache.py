@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
 
 from recollect.streams.archive import data_folder
 from recollect.streams.protocol import Dataset, content_digest
@@ -25,7 +26,8 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Decoded], **known: 
     """The dataset from the cache, decoded into it where the fingerprint is new; `known` are its further fields."""
     folder = data_folder() / "arrays" / f"{name}-{fingerprint}-{FORMAT}"
     if not (folder / "about.json").exists():
-        _write(folder, *decode())
+        with Console(stderr=True).status(f"decoding {name}, once"):
+            _write(folder, *decode())
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     # Copy-on-write mapping: pages stay shared with the file and torch need not be told that they are read-only.
     maps = {path.stem: np.load(path, mmap_mode="c") for path in folder.glob("*.npy")}
