@@ -44,6 +44,14 @@ def runs() -> dict[str, list[str]]:
     return found
 
 
+def method_runs() -> dict[str, list[str]]:
+    """Every other method under the same settings, one seed each."""
+    names = ["joint", "agem", "er-ace", "derpp", "er-mkd", "tamil", "cls-er", "rfe-p", "rfe-b"]
+    names += ["lwf", "ewc", "si", "expansion"]
+    own = {"rfe-p": RFE, "rfe-b": RFE, "expansion": ["auxiliary_dim=64"]}
+    return {f"{name}-0": ["--method", name, "--seed", "0", "--set", *SIZE, *own.get(name, [])] for name in names}
+
+
 def run_all(data_root: str | None) -> None:
     """Do what is not done yet; an interrupted run goes on where it stopped."""
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -59,7 +67,7 @@ def run_all(data_root: str | None) -> None:
         shutil.copyfile(out / "result.json", RESULTS / f"{name}.json")
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda item: one(*item), runs().items()))
+        list(pool.map(lambda item: one(*item), (runs() | method_runs()).items()))
 
 
 def load() -> dict[str, Result]:
@@ -69,7 +77,16 @@ def load() -> dict[str, Result]:
 def page(results: Mapping[str, Result]) -> str:
     """The whole of docs/results.md."""
     return (
-        "\n\n".join([_head(results), _comparison(results), _chain(results), _statistics(results), _commands(results)])
+        "\n\n".join(
+            [
+                _head(results),
+                _comparison(results),
+                _chain(results),
+                _statistics(results),
+                _methods(results),
+                _commands(results),
+            ]
+        )
         + "\n"
     )
 
@@ -165,6 +182,26 @@ RFE at α = 1, seeds 0, 1, 2, mean ± standard deviation. `frozen` is the paper'
 {table}
 
 {chr(10).join(lines)}"""
+
+
+def _methods(results: Mapping[str, Result]) -> str:
+    """All methods side by side, strongest first; what has not been run yet is said."""
+    others = {"finetune": "finetune-seen-0", "er": "er-seen-0", "rfe": "rfe-adapting-0"}
+    names = others | {name.removesuffix("-0"): name for name in method_runs()}
+    there = {name: results[run] for name, run in names.items() if run in results}
+    ranked = sorted(there.items(), key=lambda item: -item[1]["til"]["average_accuracy"])
+    rows = [
+        [f"`{name}`", _figure(result, "til"), _number(result["til"]["forgetting"]), _figure(result, "cil"),
+         str(result["memory"]["samples"])]
+        for name, result in ranked
+    ]  # fmt: skip
+    missing = [f"`{name}`" for name in names if name not in there]
+    note = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
+    return f"""### Every method, one seed
+
+The same settings for all, each method with its default options; one seed, so small differences mean nothing.
+
+{_table(["method", "TIL", "TIL forgetting", "CIL", "images kept"], rows)}{note}"""
 
 
 def _commands(results: Mapping[str, Result]) -> str:
