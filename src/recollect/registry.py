@@ -6,6 +6,7 @@ Third parties add theirs through entry points of the group `recollect.methods`, 
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 from collections.abc import Mapping
@@ -33,5 +34,7 @@ def discover(package: str, table: str) -> dict[str, Any]:
 def lookup(kind: str, rows: Mapping[str, Any], name: str) -> Any:
     """The row called `name`, or a message that lists what there is."""
     if name not in rows:
-        raise UserError(f"unknown {kind} {name!r}; choose from {', '.join(rows)}")
+        near = difflib.get_close_matches(name, rows, 1)
+        hint = f"did you mean {near[0]!r}? There are" if near else "choose from"
+        raise UserError(f"unknown {kind} {name!r}; {hint} {', '.join(rows)}")
     return rows[name]

@@ -137,7 +137,17 @@ def test_any_module_with_a_dim_serves_as_auxiliary() -> None:
 
     rfe = RFE(feature_dim=6, in_channels=1, auxiliary=Flat)
     rfe.begin_task()
+    with pytest.raises(RuntimeError, match="task 1 has not ended: call end_task"):
+        rfe.begin_task()
+    rfe.end_task(nn.Flatten())
     rfe.begin_task()
     assert rfe.rewind(torch.randn(2, 1, 16, 16), torch.randn(2, 6), to=0).shape == (2, 6)
     with pytest.raises(ValueError, match="attribute `dim`"):
         RFE(feature_dim=6, auxiliary=lambda: nn.Linear(3, 3))
+
+
+def test_features_of_another_width_are_refused() -> None:
+    rfe = RFE(feature_dim=64)
+    rfe.begin_task()
+    with pytest.raises(ValueError, match="features have 32 dimensions, RFE was made for feature_dim=64"):
+        rfe.drift_loss(torch.randn(2, 3, 16, 16), torch.randn(2, 32))

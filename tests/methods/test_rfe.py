@@ -461,6 +461,7 @@ def test_new_modules_are_placed_beside_the_old_ones() -> None:
     rfe = RFE(feature_dim=6, auxiliary_dim=4)
     rfe.begin_task()
     rfe.to("meta")
+    rfe.end_task(nn.Flatten())
     rfe.begin_task()
     assert {parameter.device.type for parameter in rfe.parameters()} == {"meta"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,15 +55,15 @@ def test_real_streams_default_to_the_papers_settings() -> None:
     ("settings", "message"),
     [
         ({"alhpa": 1}, "no option is called 'alhpa'; there are .*method.alpha"),
-        ({"alpha": "high"}, "method.alpha is number, got 'high'"),
+        ({"alpha": "high"}, "method.alpha must be a number, got 'high'"),
         ({"alpha": -1}, "alpha"),
-        ({"keep": "some"}, "method.keep is none | previous | reservoir"),
+        ({"keep": "some"}, "method.keep must be none | previous | reservoir"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"epochs": 1.5}, "training.epochs is integer, got 1.5"),
-        ({"epochs": True}, "training.epochs is integer"),
+        ({"epochs": 1.5}, "training.epochs must be a whole number, got 1.5"),
+        ({"epochs": True}, "training.epochs must be a whole number"),
         ({"backbone": "vgg"}, "unknown backbone 'vgg'; choose from convnet"),
         ({"auxiliary_dim": 7}, "auxiliary_dim must be even, got 7"),
-        ({"tasks": [["1"], 2]}, "stream.tasks is integer | list"),
+        ({"tasks": [["1"], 2]}, "stream.tasks must be a whole number | a list"),
     ],
 )
 def test_bad_settings_are_named_with_the_remedy(settings: dict[str, Any], message: str) -> None:
@@ -148,7 +149,7 @@ def test_a_finished_run_is_kept_and_another_configuration_refused(tmp_path: Path
     stamp = (tmp_path / "r" / "result.json").stat().st_mtime_ns
     assert run(config, tmp_path / "r", device="cpu") == first
     other = resolve("split-digits", "finetune", 1, QUICK)
-    with pytest.raises(UserError, match="another configuration .*--force"):
+    with pytest.raises(UserError, match="another configuration .seed is 0, not 1.; .*--force"):
         run(other, tmp_path / "r", device="cpu")
     assert (tmp_path / "r" / "result.json").stat().st_mtime_ns == stamp
     forced = run(other, tmp_path / "r", device="cpu", force=True)
@@ -340,9 +341,9 @@ def test_the_vit_brings_the_papers_schedule() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"alpha": float("nan")}, "method.alpha is number, got nan"),
-        ({"alpha": float("inf")}, "method.alpha is number, got inf"),
-        ({"learning_rate": 10**400}, "training.learning_rate is number"),
+        ({"alpha": float("nan")}, "method.alpha must be a number, got nan"),
+        ({"alpha": float("inf")}, "method.alpha must be a number, got inf"),
+        ({"learning_rate": 10**400}, "training.learning_rate must be a number"),
         ({"alpha": 2, "method.alpha": 3}, "alpha and method.alpha are the same option"),
         ({"image_size": 32}, "no option is called 'image_size'"),
     ],
@@ -391,3 +392,35 @@ def test_damaged_files_of_a_run_are_named_and_odd_folder_names_work(tmp_path: Pa
     done = recollect(*words)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert "does not fit this run" in done.stderr
+
+
+def test_the_commit_tells_whether_the_code_was_changed(tmp_path: Path) -> None:
+    """In a checkout of its own: clean, then with a method changed, then with a new one."""
+    root = Path(__file__).parents[2]
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@t"]
+        return subprocess.run(
+            ["git", *identity, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    def version() -> str:
+        code = "from recollect.runs.folder import code_version; print(code_version())"
+        environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+        return done.stdout.strip()
+
+    shutil.copytree(root / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    (tmp_path / ".gitignore").write_text("__pycache__/\n")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "all")
+    commit = git("rev-parse", "HEAD").strip()
+    assert version() == commit
+    (tmp_path / "src" / "recollect" / "methods" / "new.py").write_text('"""New."""\n')
+    assert version() == f"{commit}+changes"
+    (tmp_path / "src" / "recollect" / "methods" / "new.py").unlink()
+    assert version() == commit
+    with (tmp_path / "src" / "recollect" / "methods" / "er.py").open("a") as file:
+        file.write("\n")
+    assert version() == f"{commit}+changes"

@@ -34,7 +34,8 @@ def print_options(console: Console, stream: str, method: str, backbone: str | No
     """Every option of such a run, as it is given to --set."""
     found = available_options(stream, method, backbone)
     table = Table(title=f"options of {method} on {stream}", title_justify="left", box=None, padding=(0, 2))
-    for column in ("option", "may be", "default", ""):
+    table.add_column("option", no_wrap=True)
+    for column in ("may be", "default", ""):
         table.add_column(column, overflow="fold")
     for section, options in found.items():
         for name, option in options.items():

@@ -11,4 +11,6 @@ from recollect.precision import at_least_single
 
 def feature_estimation(estimate: Float[Tensor, "b d"], target: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
     """The one feature-estimation loss; no gradient reaches the target."""
+    if estimate.shape != target.shape:
+        raise ValueError(f"features of shape {tuple(estimate.shape)} cannot estimate features of {tuple(target.shape)}")
     return F.mse_loss(at_least_single(estimate), at_least_single(target.detach()))

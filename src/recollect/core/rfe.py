@@ -48,6 +48,7 @@ class RFE(nn.Module):
         self.feature_dim = feature_dim
         self.teacher_statistics = teacher_statistics
         self.end_to_end = end_to_end
+        self._under_way = False
         make_auxiliary = auxiliary or (lambda: AuxiliaryExtractor(auxiliary_dim, in_channels, pool))
         self._auxiliary_dim = _dim_of(auxiliary()) if auxiliary else auxiliary_dim
         self.chain = RetrospectorChain(
@@ -71,7 +72,10 @@ class RFE(nn.Module):
         return self.recent or self.anchor
 
     def begin_task(self) -> None:
-        """Grow r_t and h_{t+1} for one more task."""
+        """Grow r_t and h_{t+1} for one more task; the one before must have ended."""
+        if self._under_way:
+            raise RuntimeError(f"task {self.num_tasks} has not ended: call end_task(backbone) before begin_task()")
+        self._under_way = True
         self.chain.begin_task(auxiliary_with_hop=self.end_to_end)
         h = self.chain.next_auxiliary
         if h is not None:
@@ -82,6 +86,8 @@ class RFE(nn.Module):
 
     def drift_loss(self, x: Tensor, f: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
         """How far the training backbone's features of x have moved from f_{t-1}(x); zero in the first task."""
+        if f.shape[1] != self.feature_dim:
+            raise ValueError(f"features have {f.shape[1]} dimensions, RFE was made for feature_dim={self.feature_dim}")
         if self.previous is None:
             return f.new_zeros(())
         return feature_estimation(f, self.previous.beside(x))
@@ -119,6 +125,7 @@ class RFE(nn.Module):
 
     def end_task(self, backbone: nn.Module) -> None:
         """Keep a frozen copy of the backbone as f_t, freeze the chain, and drop the adapter."""
+        self._under_way = False
         teacher = Frozen(backbone, self.teacher_statistics)
         if self.chain.is_anchor(self.chain.current):
             self.anchor, self.recent = teacher, None

@@ -17,6 +17,9 @@ def draw_matrices(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     settings = {"til": "task known", "cil": "task unknown"}
     figure = Figure(figsize=(2.9 * len(results) + 0.6, 6.2), layout="constrained")
     FigureCanvasAgg(figure)
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.set(hspace=0.08)  # type: ignore[call-arg]
     grid = figure.subplots(len(settings), len(results), squeeze=False, sharex=True, sharey=True)
     image = None
     for row, (setting, title) in zip(grid, settings.items(), strict=True):

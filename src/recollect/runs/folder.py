@@ -51,10 +51,9 @@ class RunFolder:
             raise UserError(f"{path} holds {contents[0]!r} and is no run folder; give an empty or new folder as --out")
         if contents and not force:
             found = read_json(path / "config.json")
-            other = found.get("hash") if isinstance(found, dict) else None
-            if other != config.hash:
+            if not isinstance(found, dict) or found.get("hash") != config.hash:
                 raise UserError(
-                    f"{path} holds a run of another configuration (hash {other}, this one is {config.hash}); "
+                    f"{path} holds a run of another configuration ({_differences(found, config.to_json())}); "
                     "choose another --out, or overwrite it with --force"
                 )
 
@@ -127,16 +126,33 @@ class EventLog(Observer):
 
 def code_version() -> str:
     """The commit of the checkout that this code runs from, marked where it was changed; else the package's version."""
-    here = Path(__file__).parent
+    package = Path(__file__).parents[1]
 
     def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(here), *words], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        done = subprocess.run(["git", "-C", str(package), *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
 
     try:
         commit = git("rev-parse", "HEAD")
         git("ls-files", "--error-unmatch", __file__)  # a checkout that merely contains the environment is not ours
-        return f"{commit}{'+changes' if git('status', '--porcelain', '--untracked-files=no', str(here)) else ''}"
+        return f"{commit}{'+changes' if git('status', '--porcelain', '--', '.') else ''}"
     except (OSError, subprocess.CalledProcessError):
         return f"recollect {version('recollect')}"
+
+
+def _differences(held: Any, wanted: Mapping[str, Any]) -> str:
+    """Which settings differ, as people read them."""
+    if not isinstance(held, dict):
+        return "its config.json is damaged"
+    found = []
+    for section, value in wanted.items():
+        before = held.get(section)
+        if isinstance(value, dict) and isinstance(before, dict):
+            found += [
+                f"{section}.{key} is {before.get(key)}, not {each}"
+                for key, each in value.items()
+                if before.get(key) != each
+            ]
+        elif section != "hash" and before != value:
+            found.append(f"{section} is {before}, not {value}")
+    return "; ".join(found[:3]) or "other options"

@@ -69,7 +69,7 @@ def check(option: Option, value: Any) -> Any:
     for hint in _alternatives(option.hint):
         if _fits(hint, value):
             return float(value) if hint is float else value
-    raise UserError(f"{option.section}.{option.name} is {describe(option.hint)}, got {value!r}")
+    raise UserError(f"{option.section}.{option.name} must be {describe(option.hint)}, got {value!r}")
 
 
 def describe(hint: Any) -> str:
@@ -79,8 +79,8 @@ def describe(hint: Any) -> str:
         if typing.get_origin(each) is Literal:
             names += [str(choice) for choice in typing.get_args(each)]
         else:
-            plain: Mapping[Any, str] = {bool: "true|false", int: "integer", float: "number", str: "text"}
-            names.append(plain.get(each, "list"))
+            plain: Mapping[Any, str] = {bool: "true|false", int: "a whole number", float: "a number", str: "text"}
+            names.append(plain.get(each, "a list"))
     return " | ".join(names)
 
 

@@ -133,7 +133,9 @@ def _class_groups(names: tuple[str, ...], options: StreamOptions, key: Key) -> l
     listed = [name for task in options.tasks for name in task]
     unknown = [name for name in listed if name not in position]
     if unknown:
-        raise UserError(f"no class is called {unknown[0]!r}; there are {', '.join(names[:10])}…")
+        raise UserError(
+            f"no class is called {unknown[0]!r}; there are {', '.join(names[:10])}{'…' if len(names) > 10 else ''}"
+        )
     if len(set(listed)) < len(listed) or not all(options.tasks):
         raise UserError("every task needs at least one class, and a class belongs to one task only")
     return [[position[name] for name in task] for task in options.tasks]
