@@ -108,3 +108,16 @@ def test_bytes_and_state() -> None:
 def test_no_room_is_said() -> None:
     with pytest.raises(UserError, match="capacity must be positive, got 0"):
         Memory(0, (1, 2, 2))
+
+
+@pytest.mark.parametrize("num", [2, 3, 5])
+def test_a_reservoir_of_one_holds_each_of_a_few_equally_often(num: int) -> None:
+    """Where an error of one in the count shows most: the newest of n is held in 1/n of the trials."""
+    trials = 4000
+    held = torch.zeros(num)
+    for trial in range(trials):
+        memory = Memory(1, (1, 2, 2))
+        for step in range(num):
+            offer(memory, torch.tensor([step]), (Key(trial) / step).generator())
+        held[memory.labels[0]] += 1
+    assert bool(((held / trials - 1 / num).abs() < 4 * (1 / num * (1 - 1 / num) / trials) ** 0.5).all())
