@@ -147,7 +147,7 @@ def demo(*, seeds: int = 1, out: Path = Path("runs/demo"), threads: int = 0) -> 
     threads
         Processor threads; 0 leaves torch's own choice.
     """
-    # Read when torch loads: idle threads sleep instead of spinning, which on a busy machine halves the demo's time.
+    # Read when torch loads: idle threads sleep instead of spinning, so that other work on the machine slows it less.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from rich.console import Console
 

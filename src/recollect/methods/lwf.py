@@ -7,7 +7,7 @@ z̄_i are the outputs of head i before task t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -61,7 +61,7 @@ class LwF(Learner[LwFConfig]):
         usual = self.classifier_phase(task, step, "task")
         heads = self.network.heads[: task.index + 1]
         groups = {"classifier": [*self.network.backbone.parameters(), *heads.parameters()]}
-        yield Phase(usual.name, groups, step, usual.validate, usual.schedule, [self.network.backbone, heads])
+        yield replace(usual, groups=groups, training=[self.network.backbone, heads])
 
     def parameter_counts(self) -> Parameters:
         count = num_parameters(self.network)
