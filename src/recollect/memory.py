@@ -105,10 +105,12 @@ class Memory(nn.Module):
 
     def sample(self, num: int, rng: torch.Generator) -> Samples | None:
         """`num` different samples, or all of them where fewer are held; None while empty."""
-        if not self.size:
-            return None
-        chosen = torch.randperm(self.size, generator=rng)[:num].to(self.images.device, non_blocking=True)
-        return self.at(chosen)
+        chosen = self.draw(num, rng)
+        return self.at(chosen.to(self.images.device, non_blocking=True)) if len(chosen) else None
+
+    def draw(self, num: int, rng: torch.Generator) -> Tensor:
+        """The slots of `num` different samples, or of all where fewer are held."""
+        return torch.randperm(self.size, generator=rng)[:num]
 
     def at(self, slots: Tensor) -> Samples:
         """What the given slots hold."""

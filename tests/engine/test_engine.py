@@ -127,7 +127,7 @@ def presented(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[byt
                     shown.append(batch.x.numpy().tobytes())
                 inner(batch, update)
 
-            yield Phase(phase.name, phase.groups, step, phase.validate, phase.schedule, phase.training)
+            yield dataclasses.replace(phase, step=step)
 
     monkeypatch.setattr(learner, "phases", spying)
     teach(learner, stream, seed=seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,7 @@ from recollect.engine.fit import Fit
 from recollect.errors import UserError
 from recollect.methods import Learner, Phase
 from recollect.methods._rfe_config import RFEConfig
+from recollect.methods._rfe_memory import Recall
 from recollect.nets.resnet import ResNet18
 from recollect.rng import Key
 from recollect.streams import Batch, Stream, TaskData
@@ -40,12 +42,17 @@ def after_task(name: str, stream: Stream, num: int, **options: Any) -> Learner[A
     return learner
 
 
+def knowing(phase: Phase, batch: Batch) -> Batch:
+    """The batch with what the phase's frozen functions say of it, as the engine brings it."""
+    return batch if phase.known is None else dataclasses.replace(batch, known=phase.known(batch.x))
+
+
 def loss_of(phase: Phase, batch: Batch) -> Tensor:
     """The loss that a step hands to `update`."""
     found: list[Tensor] = []
     for module in phase.training:
         module.train()
-    phase.step(batch, found.append)
+    phase.step(knowing(phase, batch), found.append)
     assert len(found) == 1
     return found[0]
 
@@ -133,7 +140,7 @@ def test_stage_two_distils_h_and_fits_r_with_h_frozen() -> None:
 def test_recall_compares_each_sample_in_its_own_domain(stride: int, target: str) -> None:
     """Sample by sample: newest domain against the teacher on the same view, older ones against what was stored."""
     stream = make_stream((2, 2, 2, 2))
-    learner = after_task("rfe-b", stream, 3, memory=30, stride=stride, memory_target=target)
+    learner = after_task("rfe-b", stream, 3, memory=30, stride=stride, memory_target=target, views=0)
     batch, chain, memory = batch_of(stream, 3), learner.rfe.chain, learner.past.memory
     learner.eval()
     newest_domain = {1: 2, 2: 2}[stride]
@@ -149,8 +156,43 @@ def test_recall_compares_each_sample_in_its_own_domain(stride: int, target: str)
         wanted = learner.rfe.anchor(x) if is_newest and target == "view" else past.values["feature"][i : i + 1]
         errors.append(mse(f, wanted))
     assert len(domains) > 1
-    found = learner.past.recall_loss(batch, 3, learner.network.backbone, learner.rfe)
+    found = Recall(learner.past, 3, learner.rfe, learner._frozen_features(), Key(0)).loss(batch)
     assert torch.allclose(found, torch.stack(errors).mean(), atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["view", "stored"])
+def test_recall_on_kept_views_is_recall_on_those_views(target: str) -> None:
+    """The same naive sum, over the views that were drawn for the samples when the phase began."""
+    stream = make_stream((2, 2, 2))
+    learner = after_task("rfe-b", stream, 2, memory=20, memory_target=target, views=3)
+    batch, chain, memory = batch_of(stream, 2), learner.rfe.chain, learner.past.memory
+    learner.eval()
+    moves = [stream.pixels.draw(20, (Key(5) / view).generator()) for view in range(3)]
+    slots = memory.draw(8, batch.rng("recall"))
+    chosen = torch.randint(0, 3, (8,), generator=batch.rng("recalled view")).tolist()
+    errors, kinds = [], set()
+    for slot, view in zip(slots.tolist(), chosen, strict=True):
+        image, domain = memory.images[slot : slot + 1], int(memory.get_buffer("domain")[slot])
+        kinds.add(domain)
+        moved = stream.pixels.moved(image, moves[view].at(torch.tensor([slot])))
+        x = stream.pixels.plain(moved if domain == 1 or target == "stored" else image)
+        f = chain.rewind(x, learner.network.backbone(x), to=domain)
+        stored = memory.get_buffer("feature")[slot : slot + 1]
+        errors.append(mse(f, learner.rfe.anchor(x) if domain == 1 and target == "view" else stored))
+    assert kinds == {0, 1}
+    recall = Recall(learner.past, 2, learner.rfe, learner._frozen_features(), Key(5))
+    for _ in range(2):
+        assert torch.allclose(recall.loss(batch), torch.stack(errors).mean(), atol=1e-5)
+
+
+def test_a_memory_too_large_for_the_budget_is_run_at_every_step() -> None:
+    stream = make_stream((2, 2, 2))
+    learner = after_task("rfe-b", stream, 2, memory=20, views=3)
+    batch = batch_of(stream, 2)
+    known = learner._frozen_features()
+    fresh = Recall(learner.past, 2, learner.rfe, dataclasses.replace(known, views=0), Key(5)).loss(batch)
+    tight = Recall(learner.past, 2, learner.rfe, dataclasses.replace(known, most_bytes=100), Key(5)).loss(batch)
+    assert torch.equal(fresh, tight)
 
 
 def test_stored_features_are_taken_on_the_plain_image_at_the_end_of_the_own_task() -> None:
@@ -344,8 +386,10 @@ def test_stage_two_adds_the_recall_loss() -> None:
     learner.eval()
     batch = batch_of(stream, 2)
     phase = phases(learner, stream, 2)["retrospect"]
-    data = sum(phase.validate(batch).losses.values())
-    recalled = learner.past.recall_loss(batch, 2, learner.network.backbone, learner.rfe)
+    data = sum(phase.validate(knowing(phase, batch)).losses.values())
+    recalled = Recall(learner.past, 2, learner.rfe, learner._frozen_features(), learner.setup.key / "recall" / 2).loss(
+        batch
+    )
     assert recalled.item() > 1e-4
     assert torch.allclose(loss_of(phase, batch), data + recalled, atol=1e-6)
 
@@ -390,7 +434,8 @@ def test_in_stage_two_the_teacher_evaluates(statistics: str) -> None:
     f = learner.network.backbone(batch.x)
     r = learner.rfe.chain.retrospectors[0](f, learner.rfe.chain.auxiliaries[0](batch.x))
     expected = mse(r, copy.deepcopy(learner.rfe.anchor.module).eval()(batch.x))
-    found = phases(learner, stream, 1)["retrospect"].validate(batch).losses["retrospector"]
+    phase = phases(learner, stream, 1)["retrospect"]
+    found = phase.validate(knowing(phase, batch)).losses["retrospector"]
     assert torch.allclose(found, expected, atol=1e-6)
 
 

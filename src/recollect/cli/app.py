@@ -34,7 +34,7 @@ def run(
     train_per_class: int | None = None,
     fixed_heads: Annotated[bool, Parameter(negative=())] = False,
     measure_drift: Annotated[bool, Parameter(negative=())] = False,
-    precision: Literal["fp32", "bf16"] = "fp32",
+    precision: Literal["auto", "fp32", "bf16"] = "auto",
     device: str = "auto",
     threads: int = 0,
     checkpoint_every: float = 300.0,
@@ -71,7 +71,7 @@ def run(
     measure_drift
         Also measure the RMSE of drifted and rectified features after each task.
     precision
-        fp32, or bf16 mixed precision.
+        fp32, bf16 mixed precision, or auto: bf16 where the device computes in it natively, else fp32.
     device
         auto, cpu, cuda, cuda:1, mps.
     threads

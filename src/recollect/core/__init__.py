@@ -2,7 +2,9 @@
 
 from recollect.core.auxiliary import AuxiliaryExtractor
 from recollect.core.chain import RetrospectorChain
+from recollect.core.folding import folded
 from recollect.core.frozen import Averaged, Frozen
+from recollect.core.fused import fused
 from recollect.core.identity import ClassMeans, average
 from recollect.core.objectives import feature_estimation
 from recollect.core.retrospector import GatedRetrospector, MLPRetrospector
@@ -19,4 +21,6 @@ __all__ = [
     "RetrospectorChain",
     "average",
     "feature_estimation",
+    "folded",
+    "fused",
 ]

@@ -99,11 +99,14 @@ class RFE(nn.Module):
             return f.new_zeros(())
         return feature_estimation(self.adapter(h(x)), f)
 
-    def retrospect_loss(self, x: Tensor, f: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
-        """How far r_t(f_t(x), x) is from the last anchor's features of x; zero in the first task."""
+    def retrospect_loss(
+        self, x: Tensor, f: Float[Tensor, "b d"], target: Float[Tensor, "b d"] | None = None
+    ) -> Float[Tensor, ""]:
+        """How far r_t(f_t(x), x) is from the last anchor's features of x, the `target`; zero in the first task."""
         if self.anchor is None:
             return f.new_zeros(())
-        target = self.anchor.beside(x) if self.end_to_end else self.anchor(x)
+        if target is None:
+            target = self.anchor.beside(x) if self.end_to_end else self.anchor(x)
         return feature_estimation(self.chain.hop(self.chain.num_hops - 1, f, x), target)
 
     def distill_parameters(self) -> list[nn.Parameter]:

@@ -31,6 +31,7 @@ def evaluate(
 ) -> Accuracies:
     """Accuracy in percent on each task: within the task (til), over all units (cil), and til without the chain."""
     learner.eval()
+    read = learner.reader(runtime.dtype)
     found: Accuracies = {"til": [], "cil": [], "til_without_chain": []}
     for task in tasks:
         split: Split = getattr(task, part)
@@ -40,7 +41,7 @@ def evaluate(
         has_chain = False
         for x, y in plain_batches(split, pixels, runtime):
             with runtime.autocast():
-                scores = learner.scores(x)
+                scores = read(x)
             right[0] += num_right(scores.til[:, units], y - units.start)
             right[1] += num_right(scores.cil[:, seen], y) if learned else 0
             if scores.til_without_chain is not None:

@@ -17,7 +17,7 @@ from recollect.engine.training import Training
 from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
 from recollect.methods import Learner, Phase
 from recollect.rng import Key
-from recollect.streams import Batch, Pixels, Split
+from recollect.streams import Batch, Pixels, Split, Views
 
 REPORT_EVERY_SECONDS = 1.0
 
@@ -46,6 +46,8 @@ class Fit:
         plateau = Plateau(patience=training.patience, factor=training.factor)
         self.update = Optimiser(learner, phase, plateau, self.num_steps, runtime.device)
         self.epoch = 0
+        self._views: Views | None = None
+        self._plain: Views | None = None
 
     @property
     def step(self) -> int:
@@ -56,6 +58,7 @@ class Fit:
         """Train from where it stands to the end; `after_step` is told the images of each step once it is over."""
         if not len(self.validation):
             warnings.warn("no validation images: the learning rate watches the training loss instead", stacklevel=2)
+        self._prepare(observer)
         observer.phase(self.title, self.phase.schedule.epochs * len(self.train))
         observer.advance(self.epoch * len(self.train) + min(self.step * self.training.batch_size, len(self.train)))
         while self.epoch < self.phase.schedule.epochs:
@@ -79,6 +82,25 @@ class Fit:
                 learning_rate=rates,
                 seconds=perf_counter() - started,
             )
+
+    @torch.no_grad()
+    def _prepare(self, observer: Observer) -> None:
+        """Run what does not change in this phase over the views that it will show, as far as its budget goes."""
+        known = self.phase.known
+        if known is None or not known.views:
+            return
+        self.learner.eval()
+        device, key = self.runtime.device, self.key / "views"
+        with self.runtime.autocast():
+            num = known.num_that_fit(self.train, self.pixels, device, beside=len(self.validation))
+            if num:
+                self._views = Views(self.train, self.pixels, known, key, num, device, plain=False)
+                self._plain = Views(self.validation, self.pixels, known, key, 0, device, plain=True)
+        observer.event("views", phase=self.title, asked=known.views, kept=num)
+        if num < known.views:
+            instead = f"{num} are kept" if num else "fresh ones are run every epoch, which is slower"
+            what = f"{known.views} views of {len(self.train)} images"
+            warnings.warn(f"{what} do not fit into {known.most_bytes >> 20} MB: {instead}", stacklevel=3)
 
     def _epoch(self, observer: Observer, after_step: Callable[[int], None]) -> float:
         self.learner.eval()
@@ -104,7 +126,20 @@ class Fit:
         images, labels = self.train.take(positions)
         images = images.to(self.runtime.device, non_blocking=True)
         labels = labels.to(self.runtime.device, non_blocking=True)
-        return Batch(images, self.pixels.augmented(images, (key / "view").generator()), labels, self.pixels, key)
+        if self._views is not None:
+            view = self.epoch % len(self._views)
+            x, known = self._views.shown(view, positions), self._views.known(view, positions)
+        else:
+            x = self.pixels.augmented(images, (key / "view").generator())
+            known = self._known(x)
+        return Batch(images, x, labels, self.pixels, key, known)
+
+    def _known(self, x: Tensor) -> dict[str, Tensor]:
+        """What does not change in this phase, of a view not seen before."""
+        if self.phase.known is None:
+            return {}
+        with self.runtime.autocast():
+            return self.phase.known(x)
 
     @torch.no_grad()
     def _validate(self, training_loss: float) -> tuple[dict[str, float], float | None]:
@@ -115,9 +150,13 @@ class Fit:
         self.learner.eval()
         totals = torch.zeros(len(names) + 1, device=self.runtime.device)
         has_accuracy = False
+        start = 0
         for x, y in plain_batches(self.validation, self.pixels, self.runtime):
+            rows = torch.arange(start, start + len(y))
+            known = self._known(x) if self._plain is None else self._plain.known(0, rows)
+            start += len(y)
             with self.runtime.autocast():
-                found = self.phase.validate(Batch(x, x, y, self.pixels, self.key))
+                found = self.phase.validate(Batch(x, x, y, self.pixels, self.key, known))
             for index, name in enumerate(names):
                 totals[index] += found.losses[name] * len(y)
             if found.num_correct is not None:

@@ -83,7 +83,7 @@ class Engine:
     def run(self) -> Record:
         """Learn all tasks, going on after the last checkpoint where there is one."""
         lessons = [self.stream.tasks] if self.learner.together else [(task,) for task in self.stream.tasks]
-        self.learner.to(self.runtime.device)
+        self.runtime.place(self.learner)
         done, under_way = self._resume(lessons)
         if not done and under_way is None and self.learner.network.fixed_heads:
             self.record.at_start = dict(
@@ -133,7 +133,7 @@ class Engine:
     def _begin(self, lesson: Sequence[Task]) -> None:
         for task in lesson:
             self.learner.begin_task(task.info)
-        self.learner.to(self.runtime.device)
+        self.runtime.place(self.learner)
 
     def _run(self, fit: Fit, done: int, number: int) -> None:
         """Train a phase, saving where it stands from time to time and when it ends."""

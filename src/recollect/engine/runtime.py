@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recollect.errors import UserError
 
@@ -26,9 +26,12 @@ class Runtime:
 
     @staticmethod
     def choose(device: str = "auto", precision: str = "fp32", threads: int = 0) -> Runtime:
-        """`auto` takes a GPU, then a Mac's, then the processor; `threads=0` leaves torch's choice."""
-        if precision not in ("fp32", "bf16"):
-            raise UserError(f"precision is 'fp32' or 'bf16', got {precision!r}")
+        """`auto` takes a GPU, then a Mac's, then the processor; `threads=0` leaves torch's choice.
+
+        The precision `auto` is bf16 where the device computes in it natively, and fp32 elsewhere.
+        """
+        if precision not in ("auto", "fp32", "bf16"):
+            raise UserError(f"precision is 'auto', 'fp32' or 'bf16', got {precision!r}")
         available = ["cpu"]
         if torch.backends.mps.is_available():
             available.insert(0, "mps")
@@ -46,13 +49,27 @@ class Runtime:
         if kind == "cuda":  # the same bits again on the same machine
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
-        return Runtime(torch.device(name), "bf16" if precision == "bf16" else "fp32")
+        native = precision == "auto" and _computes_in_bf16(kind)
+        return Runtime(torch.device(name), "bf16" if precision == "bf16" or native else "fp32")
+
+    def place(self, module: nn.Module) -> None:
+        """Move a module to the device, its convolutions laid out channels last where that is faster."""
+        module.to(self.device)
+        if self.device.type != "mps":  # where that layout has given wrong results
+            for part in module.modules():
+                if isinstance(part, nn.Conv2d):
+                    part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Mixed precision for forward passes, where asked for."""
         if self.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What layers compute in."""
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
     def describe(self) -> dict[str, Any]:
         """What bits are promised under: machine, threads, versions."""
@@ -68,6 +85,15 @@ class Runtime:
             "python": platform.python_version(),
             "torch": torch.__version__,
         }
+
+
+def _computes_in_bf16(kind: str) -> bool:
+    if kind == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if kind != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
+        return False
+    abilities = torch.cpu.get_capabilities()
+    return bool(abilities.get("avx512_bf16") or abilities.get("amx_bf16"))
 
 
 def to_host(tensor: Tensor) -> Tensor:

@@ -120,6 +120,10 @@ class Optimiser:
             if moment:
                 own["state"].setdefault(int(index), {})[moment] = tensor
         self._adam.load_state_dict(own)
+        for parameter, found in self._adam.state.items():
+            for moment, tensor in found.items():
+                if tensor.shape == parameter.shape:  # laid out in memory as the parameter, as the fused step expects
+                    found[moment] = torch.empty_like(parameter).copy_(tensor)
         self._losses.copy_(tensors["losses"])
         self.step = int(values["step"])
         for group, rate in zip(self._adam.param_groups, values["rates"], strict=True):

@@ -47,6 +47,10 @@ class RFEConfig:
     """Epochs of the second stage; 0 for as many as in the first."""
     retrospect_learning_rate: float = 5e-3
     """Learning rate of the second stage."""
+    views: int = 4
+    """Augmented views of each image in the second stage, run through the frozen networks once; 0 for fresh ones."""
+    views_megabytes: int = 1024
+    """What the features of the views may take in memory, in MB; as many views are kept as fit, and else none."""
 
     def __post_init__(self) -> None:
         for name, value, choices in (
@@ -71,5 +75,10 @@ class RFEConfig:
             )
         if self.end_to_end and self.alpha == 0:
             raise UserError("end to end only alpha trains the retrospectors; give it a positive alpha, got 0")
+        if self.views < 0 or self.views_megabytes < 1:
+            raise UserError(
+                "views cannot be negative and views_megabytes must be positive, "
+                f"got {self.views} and {self.views_megabytes}"
+            )
         if self.alpha < 0 or self.retrospect_epochs < 0 or self.retrospect_learning_rate <= 0:
             raise UserError("alpha and retrospect_epochs cannot be negative, retrospect_learning_rate must be positive")

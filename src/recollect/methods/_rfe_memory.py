@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from recollect.core import RFE, feature_estimation
 from recollect.memory import Memory, Samples
 from recollect.methods._rfe_config import RFEConfig
-from recollect.streams import Batch, TaskData
+from recollect.rng import Key
+from recollect.streams import Batch, Known, Split, TaskData, Views
 
 
 class RFEMemory(nn.Module):
@@ -28,29 +29,6 @@ class RFEMemory(nn.Module):
     def draw(self, batch: Batch, purpose: str) -> Samples | None:
         """As many samples as the stream's batch has."""
         return self.memory.sample(len(batch.y), batch.rng(purpose))
-
-    def recall_loss(self, batch: Batch, task: int, backbone: nn.Module, rfe: RFE) -> Tensor:
-        """L_FE of a draw carried down the chain, each sample to its own domain."""
-        past = self.draw(batch, "recall")
-        if past is None or rfe.anchor is None:
-            return batch.x.new_zeros(())
-        chain, domain, target = rfe.chain, past.values["domain"], past.values["feature"]
-        last_hop = chain.num_hops - 1
-        newest = domain >= last_hop * chain.stride
-        x = batch.augmented(past.images, "recalled view")
-        if self.config.memory_target == "view":
-            x = torch.where(newest[:, None, None, None], x, batch.plain(past.images))
-            target = torch.where(newest[:, None], rfe.anchor(x), target)
-        with torch.no_grad():
-            f_hat = backbone(x)
-        oldest = max(0, task - self.config.last_tasks) if self.config.keep == "previous" else 0
-        estimates = []
-        for hop in range(last_hop, oldest // chain.stride - 1, -1):
-            f_hat = chain.hop(hop, f_hat, x)
-            estimates.append(f_hat)
-        depth = last_hop - (domain // chain.stride).clamp(max=last_hop)
-        estimate = torch.stack(estimates)[depth, torch.arange(len(depth), device=depth.device)]
-        return feature_estimation(estimate, target)
 
     @torch.no_grad()
     def write(self, task: int, data: TaskData, backbone: nn.Module, rfe: RFE) -> None:
@@ -76,3 +54,60 @@ class RFEMemory(nn.Module):
             feature = backbone(data.pixels.plain(held.images))
             domain = torch.full_like(held.tasks, anchor)
             self.memory.write(slots, held.images, held.labels, held.tasks, feature=feature, domain=domain)
+
+
+class Recall:
+    """The samples as one second stage sees them: L_FE of a draw carried down the chain, each sample to its own domain.
+
+    What the frozen networks say of a few views and of the plain images is run once, when the first draw is made.
+    """
+
+    def __init__(self, past: RFEMemory, task: int, rfe: RFE, known: Known, key: Key) -> None:
+        self.past, self.rfe, self.known, self.key = past, rfe, known, key
+        self.oldest = max(0, task - past.config.last_tasks) if past.config.keep == "previous" else 0
+        self._views: Views | None = None
+        self._asked = False
+
+    def loss(self, batch: Batch) -> Tensor:
+        slots = self.past.memory.draw(len(batch.y), batch.rng("recall"))
+        if not len(slots):
+            return batch.x.new_zeros(())
+        samples, chain = self.past.memory.at(slots.to(batch.x.device, non_blocking=True)), self.rfe.chain
+        domain, last_hop = samples.values["domain"], chain.num_hops - 1
+        newest = domain >= last_hop * chain.stride
+        moves_all = self.past.config.memory_target == "stored"
+        x, f_hat, then = self._look(batch, slots, samples.images, newest | moves_all)
+        target = samples.values["feature"]
+        if not moves_all:
+            target = torch.where(newest[:, None], then.to(target.dtype), target)
+        estimates = []
+        for hop in range(last_hop, self.oldest // chain.stride - 1, -1):
+            f_hat = chain.hop(hop, f_hat, x)
+            estimates.append(f_hat)
+        depth = last_hop - (domain // chain.stride).clamp(max=last_hop)
+        estimate = torch.stack(estimates)[depth, torch.arange(len(depth), device=depth.device)]
+        return feature_estimation(estimate, target)
+
+    def _look(self, batch: Batch, slots: Tensor, images: Tensor, moved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A view of each sample, augmented where `moved`, with today's feature of it and the last anchor's."""
+        views, rng = self._prepare(batch), batch.rng("recalled view")
+        if views is None:
+            x = torch.where(moved[:, None, None, None], batch.pixels.augmented(images, rng), batch.pixels.plain(images))
+            known = self.known(x)
+        else:
+            plain = len(views) - 1
+            view = torch.randint(0, plain, (len(slots),), generator=rng).to(moved.device, non_blocking=True)
+            view = torch.where(moved, view, plain)
+            x, known = views.shown(view, slots), views.known(view, slots)
+        return x, known["now"], known["then"]
+
+    @torch.no_grad()
+    def _prepare(self, batch: Batch) -> Views | None:
+        if not self._asked:
+            self._asked = True
+            memory, device = self.past.memory, batch.x.device
+            held = Split(memory.images, torch.arange(len(memory)), memory.labels)
+            num = self.known.num_that_fit(held, batch.pixels, device, beside=len(memory))
+            if num:
+                self._views = Views(held, batch.pixels, self.known, self.key, num, device, plain=True)
+        return self._views

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from recollect.errors import UserError
@@ -18,7 +19,7 @@ from recollect.memory import Memory
 from recollect.nets import Network
 from recollect.registry import discover
 from recollect.rng import Key
-from recollect.streams import Batch, TaskData, TaskInfo
+from recollect.streams import Batch, Known, TaskData, TaskInfo
 
 Units = Literal["seen", "task"]
 
@@ -68,6 +69,8 @@ class Phase:
     schedule: Schedule
     training: Sequence[nn.Module]
     """Modules in training mode; all others evaluate."""
+    known: Known | None = None
+    """What does not change during the phase; the engine brings its values with every batch, as `batch.known`."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,9 @@ class Scores:
     cil: Tensor
     til_without_chain: Tensor | None = None
     """Old heads on today's features, for methods that have a chain."""
+
+
+Reader = Callable[[Tensor], Scores]
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,10 @@ class Learner(nn.Module, ABC, Generic[Config]):
         """Both evaluations from one pass."""
         logits = self.network(x)
         return Scores(til=logits, cil=logits)
+
+    def reader(self, dtype: torch.dtype | None = None) -> Reader:
+        """A read-only form of `scores` for many images, good until training goes on; layers may hold `dtype`."""
+        return self.scores
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor] | None]:
         """Today's features and, where there is a chain, their estimates in the space of each task."""

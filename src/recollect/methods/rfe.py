@@ -16,16 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recollect.core import RFE, ClassMeans, average, feature_estimation
+from recollect.core import RFE, ClassMeans, average, feature_estimation, folded, fused
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.errors import UserError
 from recollect.methods._rfe_config import RFEConfig
-from recollect.methods._rfe_memory import RFEMemory
+from recollect.methods._rfe_memory import Recall, RFEMemory
 from recollect.methods.learner import (
     Learner,
     Method,
     Parameters,
     Phase,
+    Reader,
     Schedule,
     Scores,
     Setup,
@@ -36,7 +37,7 @@ from recollect.methods.learner import (
 )
 from recollect.nets import Network
 from recollect.precision import at_least_single
-from recollect.streams import Batch, TaskData, TaskInfo
+from recollect.streams import Batch, Known, TaskData, TaskInfo
 
 
 class RFELearner(Learner[RFEConfig]):
@@ -119,23 +120,36 @@ class RFELearner(Learner[RFEConfig]):
 
     def _retrospect(self, task: TaskInfo, groups: dict[str, list[torch.nn.Parameter]]) -> Phase:
         """Stage 2: h_{t+1} and r_t in one pass over the data, f_t frozen; each group has its own plateau."""
-        each = {"auxiliary": self.rfe.distill_loss, "retrospector": self.rfe.retrospect_loss}
-        backbone, past = self.network.backbone, self.past if "retrospector" in groups else None
+        known = self._frozen_features()
+        recall = None
+        if self.past is not None and "retrospector" in groups:
+            recall = Recall(self.past, task.index, self.rfe, known, self.setup.key / "recall" / task.index)
 
         def losses(batch: Batch) -> dict[str, Tensor]:
-            with torch.no_grad():
-                f = backbone(batch.x)
-            return {name: each[name](batch.x, f) for name in groups}
+            now, then = batch.known["now"], batch.known.get("then")
+            each = {
+                "auxiliary": lambda: self.rfe.distill_loss(batch.x, now),
+                "retrospector": lambda: self.rfe.retrospect_loss(batch.x, now, then),
+            }
+            return {name: each[name]() for name in groups}
 
         def step(batch: Batch, update: Update) -> None:
             loss = torch.stack(list(losses(batch).values())).sum()
-            if past is not None:
-                loss = loss + past.recall_loss(batch, task.index, backbone, self.rfe)
+            if recall is not None:
+                loss = loss + recall.loss(batch)
             update(loss)
 
         epochs = self.config.retrospect_epochs or self.setup.schedule.epochs
         schedule = Schedule(epochs, self.config.retrospect_learning_rate)
-        return Phase("retrospect", groups, step, lambda batch: Validation(losses(batch)), schedule, [self.rfe])
+        return Phase("retrospect", groups, step, lambda batch: Validation(losses(batch)), schedule, [self.rfe], known)
+
+    def _frozen_features(self) -> Known:
+        """f_t and the last anchor's f, which do not change in the second stage."""
+        shape = self.setup.image_shape
+        functions = {"now": folded(self.network.backbone, shape)}
+        if self.rfe.anchor is not None:
+            functions["then"] = folded(self.rfe.anchor.module, shape)
+        return Known(functions, self.config.views, self.config.views_megabytes << 20)
 
     @torch.no_grad()
     def end_task(self, task: TaskInfo, data: TaskData) -> None:
@@ -148,7 +162,19 @@ class RFELearner(Learner[RFEConfig]):
             self.means.record(task.index, torch.cat([f for f, _ in pairs]), labels)
 
     def scores(self, x: Tensor) -> Scores:
-        f, estimates = self.features(x)
+        return self._scores(*self.features(x))
+
+    def reader(self, dtype: torch.dtype | None = None) -> Reader:
+        backbone = folded(self.network.backbone, self.setup.image_shape, dtype)
+        rewind = fused(self.rfe.chain, dtype)
+
+        def read(x: Tensor) -> Scores:
+            f = backbone(x)
+            return self._scores(f, [*rewind(x, f), *[f] * self._num_unlearned()])
+
+        return read
+
+    def _scores(self, f: Tensor, estimates: list[Tensor]) -> Scores:
         logits = [at_least_single(head(estimate)) for head, estimate in zip(self.network.heads, estimates, strict=True)]
         learned = self.rfe.num_tasks
         if self.means is None or not learned:  # nothing is learned yet where fixed heads are read at the start
@@ -159,8 +185,11 @@ class RFELearner(Learner[RFEConfig]):
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         f = self.network.backbone(x)
-        unlearned = len(self.network.heads) - self.rfe.num_tasks  # fixed heads of tasks to come read today's features
-        return f, [*self.rfe.rewind(x, f), *[f] * unlearned]
+        return f, [*self.rfe.rewind(x, f), *[f] * self._num_unlearned()]
+
+    def _num_unlearned(self) -> int:
+        """Fixed heads of tasks to come, which read today's features."""
+        return len(self.network.heads) - self.rfe.num_tasks
 
     def parameter_counts(self) -> Parameters:
         """Network and completed hops; while training also the teachers. h_{t+1}, without its r yet, is not counted."""

@@ -34,7 +34,8 @@ class RunConfig:
     training: Training
     fixed_heads: bool = False
     measure_drift: bool = False
-    precision: str = "fp32"
+    precision: str = "auto"
+    """fp32, bf16, or auto until a run decides it."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with the hash of all of them."""
@@ -114,9 +115,11 @@ def resolve(
     *,
     fixed_heads: bool = False,
     measure_drift: bool = False,
-    precision: str = "fp32",
+    precision: str = "auto",
 ) -> RunConfig:
     """The stream's protocol, then the method's defaults, then the user's settings, which win."""
+    if precision not in ("auto", "fp32", "bf16"):
+        raise UserError(f"precision is 'auto', 'fp32' or 'bf16', got {precision!r}")
     settings = dict(settings or {})
     backbone = settings.pop("backbone", None)
     if backbone is not None and not isinstance(backbone, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from recollect.metrics import summarise
 from recollect.nets import Network, as_backbone, backbones
 from recollect.rng import Key
 from recollect.runs.config import RunConfig
-from recollect.runs.folder import EventLog, RunFolder, code_version
+from recollect.runs.folder import EventLog, RunFolder, code_version, read_json
 from recollect.streams import Stream, open_stream
 
 
@@ -51,6 +52,7 @@ def run(
     A config of the stream 'tensors' is run on the `stream` given; one of the backbone 'own' with the `backbone` given,
     which is trained in place.
     """
+    config = _settled(config, out, device, force=force)
     folder = RunFolder(out, config, force=force)
     finished = folder.result()
     if finished is not None and data_root is None and stream is None:
@@ -83,6 +85,18 @@ def run(
     folder.finish(result)
     log.event("finished")
     return result
+
+
+def _settled(config: RunConfig, out: Path, device: str, *, force: bool) -> RunConfig:
+    """With the precision `auto` decided: as the run in the folder began, else by what the device is fast at."""
+    if config.precision != "auto":
+        return config
+    path = out / "config.json"
+    begun = read_json(path) if path.exists() and not force else {}
+    precision = begun.get("precision") if isinstance(begun, dict) else None
+    if precision not in ("fp32", "bf16"):
+        precision = Runtime.choose(device, "auto").precision
+    return replace(config, precision=precision)
 
 
 def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: Runtime, command: str) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """Streams of tasks: where the data comes from and how it is cut, cached and shown."""
 
 from recollect.streams.build import build_stream, open_stream, stream_from_tensors, streams
-from recollect.streams.pixels import Pixels
+from recollect.streams.pixels import Moves, Pixels
 from recollect.streams.protocol import Dataset, Protocol, Source, StreamOptions
 from recollect.streams.split import Batch, Split, Stream, Task, TaskData, TaskInfo
+from recollect.streams.views import Known, Views
 
 __all__ = [
     "Batch",
     "Dataset",
+    "Known",
+    "Moves",
     "Pixels",
     "Protocol",
     "Source",
@@ -17,6 +20,7 @@ __all__ = [
     "Task",
     "TaskData",
     "TaskInfo",
+    "Views",
     "build_stream",
     "open_stream",
     "stream_from_tensors",

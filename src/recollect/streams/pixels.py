@@ -7,11 +7,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
+
+
+class Moves(NamedTuple):
+    """How each image is cropped and whether it is mirrored; one row an image."""
+
+    tops: Tensor
+    lefts: Tensor
+    mirrored: Tensor
+
+    def at(self, *where: Tensor | int) -> Moves:
+        """The moves of some images."""
+        return Moves(*(each[where] for each in self))
+
+    def to(self, device: torch.device) -> Moves:
+        return Moves(*(each.to(device, non_blocking=True) for each in self))
 
 
 @dataclass(frozen=True)
@@ -32,21 +48,29 @@ class Pixels:
 
     def augmented(self, images: UInt8[Tensor, "b c h w"], rng: torch.Generator) -> Float[Tensor, "b c h w"]:
         """Normalised after a random crop and a coin-flip mirror, each drawn for each image."""
-        return self.plain(self.moved(images, rng))
+        return self.plain(self.moved(images, self.draw(len(images), rng)))
 
-    def moved(self, images: UInt8[Tensor, "b c h w"], rng: torch.Generator) -> UInt8[Tensor, "b c h w"]:
+    def draw(self, num: int, rng: torch.Generator) -> Moves:
+        """A random crop and a coin-flip mirror for each of so many images."""
+        tops, lefts = torch.randint(0, 2 * self.padding + 1, (2, num), generator=rng)
+        mirrored = torch.rand(num, generator=rng) < 0.5 if self.flip else torch.zeros(num, dtype=torch.bool)
+        return Moves(tops, lefts, mirrored)
+
+    def stay(self, num: int) -> Moves:
+        """Moves that leave so many images as they are."""
+        centre = torch.full((num,), self.padding)
+        return Moves(centre, centre, torch.zeros(num, dtype=torch.bool))
+
+    def moved(self, images: UInt8[Tensor, "b c h w"], moves: Moves) -> UInt8[Tensor, "b c h w"]:
         """The augmentation alone, on uint8."""
         b, channels, height, width = images.shape
-        tops, lefts = torch.randint(0, 2 * self.padding + 1, (2, b, 1), generator=rng)
-        rows = tops + torch.arange(height)  # [b, h]
-        columns = lefts + torch.arange(width)  # [b, w]
-        if self.flip:
-            mirrored = torch.rand(b, 1, generator=rng) < 0.5
-            columns = torch.where(mirrored, columns.flip(1), columns)
+        tops, lefts, mirrored = moves.to(images.device)
+        rows = tops[:, None] + torch.arange(height, device=images.device)  # [b, h]
+        columns = lefts[:, None] + torch.arange(width, device=images.device)  # [b, w]
+        columns = torch.where(mirrored[:, None], columns.flip(1), columns)
         padded = F.pad(images, (self.padding,) * 4)
         at = (padded.shape[3] * rows[:, :, None] + columns[:, None, :]).reshape(b, 1, -1)  # [b, 1, h*w]
-        at = at.to(images.device, non_blocking=True).expand(-1, channels, -1)
-        return padded.flatten(2).gather(2, at).reshape(b, channels, height, width)
+        return padded.flatten(2).gather(2, at.expand(-1, channels, -1)).reshape(b, channels, height, width)
 
 
 @lru_cache(maxsize=16)

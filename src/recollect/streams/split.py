@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -91,6 +91,8 @@ class Batch:
     y: Tensor
     pixels: Pixels
     key: Key
+    known: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the phase's frozen functions say of x."""
 
     def rng(self, purpose: str) -> torch.Generator:
         """A generator for one purpose of this step."""

@@ -1,0 +1,76 @@
+"""Read-only copies of networks with BatchNorm folded into the layer before it.
+
+In evaluation BatchNorm is a fixed scale and shift of each channel, so γ (W x + b - μ) / √(σ² + ε) + β is one layer with
+other weights and biases.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import deepcopy
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+TOLERANCE = 1e-3
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@torch.no_grad()
+def folded(module: nn.Module, example_shape: tuple[int, ...], dtype: torch.dtype | None = None) -> nn.Module:
+    """A frozen copy that evaluates, folded where that can be done.
+
+    A module that cannot be traced, or whose folded form gives other outputs on an example, is copied as it is. With a
+    `dtype` the copy's layers hold their weights in it, so that autocast to that type need not cast them at every call.
+    """
+    copy = _traced(deepcopy(module).eval().requires_grad_(False), example_shape)
+    for part in copy.modules():
+        if isinstance(part, (*CONVOLUTIONS, nn.Linear)):
+            part.to(dtype=dtype)
+    return copy
+
+
+def _traced(module: nn.Module, example_shape: tuple[int, ...]) -> nn.Module:
+    try:
+        graph = fx.symbolic_trace(deepcopy(module))
+    except (fx.proxy.TraceError, TypeError, ValueError, RuntimeError, AttributeError, NotImplementedError):
+        return module
+    _fold(graph)
+    return graph if _agree(module, graph, example_shape) else module
+
+
+def _fold(graph: fx.GraphModule) -> None:
+    modules = dict(graph.named_modules())
+    calls = Counter(node.target for node in graph.graph.nodes if node.op == "call_module")
+    for node in list(graph.graph.nodes):
+        norm = modules.get(str(node.target)) if node.op == "call_module" else None
+        before = node.args[0] if node.args else None
+        if not isinstance(norm, NORMS) or norm.running_mean is None or not isinstance(before, fx.Node):
+            continue
+        layer = modules.get(str(before.target)) if before.op == "call_module" else None
+        if len(before.users) > 1 or calls[before.target] > 1 or calls[node.target] > 1:
+            continue  # another part of the network reads the layer, or uses one of the two again
+        if isinstance(layer, CONVOLUTIONS):
+            fused: nn.Module = fuse_conv_bn_eval(layer, norm)
+        elif isinstance(layer, nn.Linear):
+            fused = fuse_linear_bn_eval(layer, norm)
+        else:
+            continue
+        parent, _, name = str(before.target).rpartition(".")
+        setattr(graph.get_submodule(parent), name, fused)
+        node.replace_all_uses_with(before)
+        graph.graph.erase_node(node)
+    graph.delete_all_unused_submodules()
+    graph.recompile()
+
+
+def _agree(module: nn.Module, other: nn.Module, example_shape: tuple[int, ...]) -> bool:
+    """Whether both give nearly the same features of two example images."""
+    weight = next(module.parameters(), torch.zeros(()))
+    numbers = torch.linspace(-2, 2, 2 * torch.Size(example_shape).numel(), device=weight.device, dtype=weight.dtype)
+    x = numbers.reshape(2, *example_shape)
+    found: tuple[Tensor, Tensor] = (module(x), other(x))
+    a, b = found
+    return a.shape == b.shape and bool((a - b).abs().max() <= TOLERANCE * a.abs().max())
