@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: demo test check clean
+.PHONY: demo test check bench clean
 
 demo: $(READY)
 	$(VENV)/bin/recollect demo
 
 test: $(READY) check
 	$(VENV)/bin/python -m pytest
+
+# Speed against a bare PyTorch loop: results/bench.json and docs/speed.md. DATA=folder adds Tiny ImageNet's memory.
+bench: $(READY)
+	$(VENV)/bin/python benchmarks/speed.py run $(if $(DATA),--data-root $(DATA))
 
 check: $(READY)
 	$(VENV)/bin/ruff check -q .

@@ -31,7 +31,7 @@ def evaluate(
 ) -> Accuracies:
     """Accuracy in percent on each task: within the task (til), over all units (cil), and til without the chain."""
     learner.eval()
-    read = learner.reader(runtime.dtype)
+    read = learner.reader(runtime.dtype, without_chain=True)
     found: Accuracies = {"til": [], "cil": [], "til_without_chain": []}
     for task in tasks:
         split: Split = getattr(task, part)

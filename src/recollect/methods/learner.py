@@ -138,8 +138,11 @@ class Learner(nn.Module, ABC, Generic[Config]):
         logits = self.network(x)
         return Scores(til=logits, cil=logits)
 
-    def reader(self, dtype: torch.dtype | None = None) -> Reader:
-        """A read-only form of `scores` for many images, good until training goes on; layers may hold `dtype`."""
+    def reader(self, dtype: torch.dtype | None = None, *, without_chain: bool = False) -> Reader:
+        """A read-only form of `scores` for many images, good until training goes on; layers may hold `dtype`.
+
+        `til_without_chain` need only be there where asked for.
+        """
         return self.scores
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor] | None]:

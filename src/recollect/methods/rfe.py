@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -162,26 +163,30 @@ class RFELearner(Learner[RFEConfig]):
             self.means.record(task.index, torch.cat([f for f, _ in pairs]), labels)
 
     def scores(self, x: Tensor) -> Scores:
-        return self._scores(*self.features(x))
+        f, estimates = self.features(x)
+        return replace(self._scores(estimates), til_without_chain=at_least_single(self.network.logits(f)))
 
-    def reader(self, dtype: torch.dtype | None = None) -> Reader:
+    def reader(self, dtype: torch.dtype | None = None, *, without_chain: bool = False) -> Reader:
         backbone = folded(self.network.backbone, self.setup.image_shape, dtype)
         rewind = fused(self.rfe.chain, dtype)
 
         def read(x: Tensor) -> Scores:
             f = backbone(x)
-            return self._scores(f, [*rewind(x, f), *[f] * self._num_unlearned()])
+            scores = self._scores([*rewind(x, f), *[f] * self._num_unlearned()])
+            if not without_chain:
+                return scores
+            return replace(scores, til_without_chain=at_least_single(self.network.logits(f)))
 
         return read
 
-    def _scores(self, f: Tensor, estimates: list[Tensor]) -> Scores:
+    def _scores(self, estimates: list[Tensor]) -> Scores:
         logits = [at_least_single(head(estimate)) for head, estimate in zip(self.network.heads, estimates, strict=True)]
         learned = self.rfe.num_tasks
         if self.means is None or not learned:  # nothing is learned yet where fixed heads are read at the start
             cil = average(logits[: max(learned, 1)])
         else:
             cil = self.means(estimates[:learned])
-        return Scores(til=torch.cat(logits, dim=1), cil=cil, til_without_chain=at_least_single(self.network.logits(f)))
+        return Scores(til=torch.cat(logits, dim=1), cil=cil)
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         f = self.network.backbone(x)
