@@ -57,7 +57,7 @@ def first_runs() -> dict[str, list[str]]:
 
 def method_runs() -> dict[str, list[str]]:
     """Every method under the same settings, one seed each."""
-    own = {name: RFE for name in ("rfe", *RFE_WITH_DATA)} | {"expansion": ["auxiliary_dim=64"]}
+    own = dict.fromkeys(("rfe", *RFE_WITH_DATA), RFE) | {"expansion": ["auxiliary_dim=64"]}
     return {
         f"{name}-0": [*CIFAR, "--method", name, "--seed", "0", "--set", *SIZE, *own.get(name, [])]
         for name in ("joint", "finetune", *WITH_DATA, "rfe", *RFE_WITH_DATA, *WITHOUT_DATA)
