@@ -201,6 +201,19 @@ def test_averaged_warms_up_and_includes_buffers() -> None:
     assert not ema.train().module.training
 
 
+def test_warm_up_counts_moves_so_that_a_rare_mover_forgets_its_start() -> None:
+    net = norm_net()
+    rare, often = Averaged(net, decay=0.99), Averaged(net, decay=0.99)
+    for step in range(40):
+        with torch.no_grad():
+            net[0].weight.fill_(step // 10)  # type: ignore[union-attr, operator]
+        rare.update(net, move=step % 10 == 9)
+        if step % 10 == 9:
+            often.update(net)
+    assert int(rare.step) == 4
+    assert torch.equal(rare.module[0].weight, often.module[0].weight)  # type: ignore[index]
+
+
 def test_average_is_the_concatenated_softmaxes_over_n() -> None:
     logits = [torch.randn(4, 2), torch.randn(4, 3), torch.randn(4, 1)]
     found = average(logits)

@@ -92,7 +92,7 @@ def second_stage(log: Log, **options: object) -> tuple[list[Tensor], list[dict[s
     return shown, kept
 
 
-@pytest.mark.parametrize(("views", "distinct"), [(1, 1), (2, 2), (4, 4), (0, 4)])
+@pytest.mark.parametrize(("views", "distinct"), [(1, 1), (2, 2), (4, 4), (0, 4), (9, 4)])
 def test_a_phase_shows_its_views_in_turn_and_knows_their_features(views: int, distinct: int) -> None:
     log = Log()
     shown, kept = second_stage(log, views=views)
@@ -103,7 +103,7 @@ def test_a_phase_shows_its_views_in_turn_and_knows_their_features(views: int, di
     for values in kept:
         assert torch.allclose(values["now"], values["again"], atol=1e-5)
     asked = [event for event in log.events if event["kind"] == "views"]
-    assert [(event["asked"], event["kept"]) for event in asked] == ([(views, views)] if views else [])
+    assert [(event["asked"], event["kept"]) for event in asked] == ([(distinct, distinct)] if views else [])
 
 
 def test_too_small_a_budget_is_said_and_fresh_views_are_run(monkeypatch: pytest.MonkeyPatch) -> None:

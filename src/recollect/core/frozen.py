@@ -81,10 +81,10 @@ class Averaged(_Deaf):
 
     @torch.no_grad()
     def update(self, module: nn.Module, *, move: bool = True) -> None:
-        """Count a step and, unless `move` is False, move towards `module`, whose shapes must be those averaged here."""
-        self.step += 1
+        """Move towards `module`, whose shapes must be those averaged here, unless `move` is False."""
         if not move:
             return
+        self.step += 1
         decay = (1 - 1 / (self.step.float() + 1)).clamp(max=self.decay)
         for mine, theirs in zip(_tensors(self.module), _tensors(module), strict=True):
             if mine.is_floating_point():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -89,6 +90,7 @@ class Fit:
         known = self.phase.known
         if known is None or not known.views:
             return
+        known = replace(known, views=min(known.views, self.phase.schedule.epochs))  # more would never be shown
         self.learner.eval()
         device, key = self.runtime.device, self.key / "views"
         with self.runtime.autocast():

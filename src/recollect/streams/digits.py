@@ -36,7 +36,14 @@ STREAMS = {
         protocol=Protocol(
             backbone="convnet",
             training={"epochs": 15, "learning_rate": 2e-3},
-            method={"memory": 50, "auxiliary_dim": 64, "projection_dim": 64, "retrospect_epochs": 40},
+            method={
+                "memory": 50,
+                "auxiliary_dim": 64,
+                "projection_dim": 64,
+                "retrospect_epochs": 40,
+                "plastic_decay": 0.9,  # averages that fit into 600 steps
+                "stable_decay": 0.9,
+            },
         ),
         about="scikit-learn's digits in 5 tasks of 2 classes, 32 pixels; bundled, no download",
     ),
