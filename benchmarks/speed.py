@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any
 
 import torch
@@ -306,6 +306,11 @@ def machine() -> dict[str, Any]:
     return Runtime.choose("auto", "auto").describe() | {"processor": name}
 
 
+def load_studies() -> dict[str, Any]:
+    folder = ROOT / "results" / "views"
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -395,7 +400,56 @@ Seconds of the same training work at task 2, 5, 10 and 20. Both stages of RFE ar
 down the whole chain and is linear in the task's number.
 
 {table(["", *(f"task {n}" for n in TASK_NUMBERS)], task_rows(found["task_growth"]))}
-{memory}"""
+{memory}{accuracy(load_studies())}"""
+
+
+def accuracy(studies: Mapping[str, Any]) -> str:
+    """What the fast paths cost in accuracy, from the studies of benchmarks/views.py."""
+    bf16 = [study for study in studies.values() if study["precision"] == "bf16"]
+    if not bf16:
+        return ""
+
+    def cells(alpha: int, views: str) -> list[float]:
+        return [study["views"][views]["til"] for study in bf16 if study["alpha"] == alpha]
+
+    rows = []
+    for views in bf16[0]["views"]:
+        name = "fresh views every epoch" if views == "0" else f"{views} cached view{'s' if views != '1' else ''}"
+        row = [name]
+        for alpha in (0, 1):
+            fresh, found = cells(alpha, "0"), cells(alpha, views)
+            paired = ", ".join(f"{a - b:+.1f}" for a, b in zip(found, fresh, strict=True))
+            row += [spread(found), "" if views == "0" else paired]
+        rows.append(row)
+    seconds = {views: median(study["seconds"][f"retrospect-{views}"] for study in bf16) for views in bf16[0]["views"]}
+    for row, views in zip(rows, seconds, strict=True):
+        row.append(f"{seconds[views]:.0f} s")
+    one = {study["seed"]: study["views"][str(VIEWS)]["til"] for study in bf16 if study["alpha"] == 1}
+    full = {
+        study["seed"]: study["views"][str(VIEWS)]["til"] for study in studies.values() if study["precision"] == "fp32"
+    }
+    seeds = sorted(one.keys() & full.keys())
+    precision = ""
+    if seeds:
+        precision = f"""
+Mixed precision (bf16, the default where the device computes in it natively) beside fp32, TIL with {VIEWS} views at α = 1, seeds
+{", ".join(map(str, seeds))}: **{spread([one[s] for s in seeds])}** against **{spread([full[s] for s in seeds])}**; seed by seed
+{", ".join(f"{one[s] - full[s]:+.1f}" for s in seeds)}.
+"""
+    return f"""
+## What speed costs in accuracy
+
+Split CIFAR-100 at the size of the [real-data check](results.md), test TIL of RFE. After each first stage the second stage was trained
+once for every number of views from the same start, so only the views differ; α = 0 is where the chain carries everything. Mean ±
+standard deviation of {len(cells(1, "0"))} seeds, and each seed's difference from fresh views. Made by `python benchmarks/views.py run --data-root DATA`,
+commit `{bf16[0]["commit"][:10]}`.
+
+{table(["", "α = 0", "less fresh", "α = 1", "less fresh", "stage 2 of a run"], rows)}
+{precision}"""
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"{fmean(values):.1f} ± {stdev(values):.1f}" if len(values) > 1 else f"{values[0]:.1f}"
 
 
 def task_rows(cells: Sequence[Mapping[str, Any]]) -> list[list[str]]:

@@ -8,7 +8,6 @@ same starting point, so that only the views differ. `fp32-…` are the same runs
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -116,10 +115,6 @@ def run_all(data_root: str) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(one, STUDIES))
-
-
-def load() -> dict[str, Any]:
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
 
 
 def main() -> None:

@@ -63,10 +63,10 @@ def make_learner(name: str, stream: Stream, *, epochs: int = 1, seed: int = 0, b
     )
 
 
-def teach(learner: Learner[Any], stream: Stream, *, seed: int = 0, **options: Any) -> Engine:
+def teach(learner: Learner[Any], stream: Stream, *, seed: int = 0, precision: str = "fp32", **options: Any) -> Engine:
     """Run the engine over a stream, for as many epochs as the learner was made for."""
     training = Training(epochs=learner.setup.schedule.epochs, learning_rate=1e-2, batch_size=8)
-    engine = Engine(learner, stream, training, Runtime.choose("cpu"), seed, **options)
+    engine = Engine(learner, stream, training, Runtime.choose("cpu", precision), seed, **options)
     engine.run()
     return engine
 

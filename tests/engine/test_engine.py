@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -18,6 +19,7 @@ from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
 from recollect.errors import UserError
 from recollect.methods import Phase, Schedule, Validation, methods
 from recollect.nets import as_backbone
+from recollect.nets.resnet import ResNet18
 from recollect.streams import Batch, Stream
 
 NAMES = sorted(methods())
@@ -188,6 +190,31 @@ def test_going_on_after_a_stop_gives_the_same_bits(name: str, tmp_path: Path) ->
         assert found.rectified == record.rectified
         state = learner.state_dict()
         assert all(torch.equal(tensor, state[key]) for key, tensor in whole.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["finetune", "derpp", "cls-er", "rfe", "rfe-b"])
+def test_going_on_in_mixed_precision_gives_the_same_bits(name: str, tmp_path: Path) -> None:
+    """Layers of more than one channel and pixel, so that what is laid out channels last in memory would show."""
+    stream = make_stream((2, 2))
+    whole, learner = (make_learner(name, stream, backbone=ResNet18(3, 2)) for _ in range(2))
+    learner.load_state_dict(whole.state_dict())
+    cut = copy.deepcopy(learner)
+    record = teach(whole, stream, precision="bf16").record
+    options = {"precision": "bf16", "checkpoints": tmp_path, "checkpoint_seconds": 0.0}
+    with pytest.raises(StopError):
+        teach(cut, stream, observer=StopAt(int(0.6 * record.num_images)), **options)
+    assert teach(learner, stream, **options).record.matrices == record.matrices
+    state = learner.state_dict()
+    assert all(torch.equal(tensor, state[key]) for key, tensor in whole.state_dict().items())
+
+
+def test_convolutions_are_laid_out_channels_last_and_stay_so() -> None:
+    stream = make_stream()
+    learner = make_learner("rfe", stream, backbone=ResNet18(3, 2))
+    teach(learner, stream)
+    layers = [m for m in learner.modules() if isinstance(m, nn.Conv2d) and m.kernel_size[0] > 1 and m.in_channels > 1]
+    assert len(layers) > 17
+    assert all(layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in layers)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -424,3 +424,23 @@ def test_the_commit_tells_whether_the_code_was_changed(tmp_path: Path) -> None:
     with (tmp_path / "src" / "recollect" / "methods" / "er.py").open("a") as file:
         file.write("\n")
     assert version() == f"{commit}+changes"
+
+
+def test_auto_precision_is_decided_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the device computes in natively when the run begins; afterwards the folder says."""
+    monkeypatch.setattr("recollect.engine.runtime._computes_in_bf16", lambda kind: True)
+    config = resolve("split-digits", "finetune", 0, QUICK)
+    assert config.precision == "auto"
+    begun = run(config, tmp_path / "run")
+    assert (
+        begun["config"]["precision"]
+        == json.loads((tmp_path / "run" / "config.json").read_text())["precision"]
+        == "bf16"
+    )
+    monkeypatch.setattr("recollect.engine.runtime._computes_in_bf16", lambda kind: False)
+    assert run(config, tmp_path / "run") == begun
+    assert run(config, tmp_path / "other")["config"]["precision"] == "fp32"
+    with pytest.raises(UserError, match="precision"):
+        run(resolve("split-digits", "finetune", 0, QUICK, precision="fp32"), tmp_path / "run")
+    with pytest.raises(UserError, match="precision is 'auto', 'fp32' or 'bf16', got 'fp8'"):
+        resolve("split-digits", "finetune", 0, precision="fp8")
