@@ -196,13 +196,14 @@ def test_going_on_after_a_stop_gives_the_same_bits(name: str, tmp_path: Path) ->
 def test_going_on_in_mixed_precision_gives_the_same_bits(name: str, tmp_path: Path) -> None:
     """Layers of more than one channel and pixel, so that what is laid out channels last in memory would show."""
     stream = make_stream((2, 2))
-    whole, learner = (make_learner(name, stream, backbone=ResNet18(3, 2)) for _ in range(2))
+    whole, learner = (make_learner(name, stream, epochs=2, backbone=ResNet18(3, 2)) for _ in range(2))
     learner.load_state_dict(whole.state_dict())
     cut = copy.deepcopy(learner)
     record = teach(whole, stream, precision="bf16").record
     options = {"precision": "bf16", "checkpoints": tmp_path, "checkpoint_seconds": 0.0}
     with pytest.raises(StopError):
-        teach(cut, stream, observer=StopAt(int(0.6 * record.num_images)), **options)
+        teach(cut, stream, observer=StopAt(int(0.65 * record.num_images)), **options)
+    assert "phase-0" in max(path.name for path in tmp_path.iterdir())
     assert teach(learner, stream, **options).record.matrices == record.matrices
     state = learner.state_dict()
     assert all(torch.equal(tensor, state[key]) for key, tensor in whole.state_dict().items())
