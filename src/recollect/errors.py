@@ -3,3 +3,11 @@
 
 class UserError(ValueError):
     """Shown at the command line without a traceback, with exit code 2."""
+
+
+class StoppedError(Exception):
+    """Work was asked to stop by a signal, and has saved where it stands."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by signal {number}")
+        self.number = number

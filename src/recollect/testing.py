@@ -7,7 +7,8 @@
         check_method(Method(MyLearner, MyConfig(), "")) # or the row itself
 
 Each check raises AssertionError with what was expected. The streams are random pictures of a few pixels; nothing is
-downloaded and all checks of a method together take seconds.
+downloaded and all checks of a method together take seconds. Options called `memory`, `auxiliary_dim` and the like are
+made small; name your own with `small={"exemplars": 6}`, where samples of all memories together may not exceed `budget`.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ import dataclasses
 import json
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from recollect.core.frozen import Averaged, Frozen
 from recollect.engine import Engine, Observer, Runtime, Training
 from recollect.methods import Learner, Method, Schedule, Setup, methods
+from recollect.methods.learner import num_parameters
 from recollect.nets import Network, as_backbone
 from recollect.nets.convnet import ConvNet
 from recollect.registry import lookup
@@ -38,13 +40,15 @@ SMALL = {"memory": 6, "auxiliary_dim": 8, "projection_dim": 4, "attention_dim": 
 EPOCHS = 2
 
 
-def check_method(method: str | Method) -> None:
+def check_method(method: str | Method, *, small: Mapping[str, Any] | None = None, budget: int = 6) -> None:
     """Hold a method to the contract: every check below, one after the other."""
     row: Method = lookup("method", methods(), method) if isinstance(method, str) else method
+    row = row._replace(config=dataclasses.replace(row.config, **(small or {})))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # what a method warns of on odd streams is its own affair
         for each in CHECKS:
             each(row)
+        memory_stays_within_its_budget(row, budget)
 
 
 def pictures(sizes: Sequence[int], *, size: int = 16, channels: int = 3, per_class: int = 10) -> Stream:
@@ -58,13 +62,13 @@ def pictures(sizes: Sequence[int], *, size: int = 16, channels: int = 3, per_cla
     return stream_from_tensors(images, labels, images.flip(0), labels.flip(0), tasks=tasks, crop_padding=2)
 
 
-def build(row: Method, stream: Stream, backbone: nn.Module | None = None) -> Learner[Any]:
+def build(row: Method, stream: Stream, backbone: nn.Module | None = None, epochs: int = EPOCHS) -> Learner[Any]:
     """A small learner, before its first task."""
     known = {field.name for field in dataclasses.fields(row.config)}
     config = dataclasses.replace(row.config, **{name: value for name, value in SMALL.items() if name in known})
     with Key(1).initialising():
         network = Network(backbone or ConvNet(stream.image_shape[0], 4), Key(1))
-    return row.learner(network, config, Setup(stream.image_shape, Schedule(EPOCHS, 1e-2), Key(1)))
+    return row.learner(network, config, Setup(stream.image_shape, Schedule(epochs, 1e-2), Key(1)))
 
 
 def teach(learner: Learner[Any], stream: Stream, **options: Any) -> Engine:
@@ -94,48 +98,115 @@ def scores_are_shaped_and_finite(row: Method) -> None:
         assert all(cell is not None and 0 <= cell <= 100 for cell in last), f"the last row of til is {last}"
 
 
-def only_trained_parameters_move(row: Method) -> None:
-    """Outside its groups a phase moves no parameter; a frozen teacher's weights never move."""
+def reads_alike(row: Method) -> None:
+    """After every task all images have finite scores, alone or in a batch, from `reader` as from `scores`; reading
+    changes nothing.
+    """
     stream = pictures((2, 2))
     learner = build(row, stream)
-    original = learner.phases
+
+    class Read(Observer):
+        def event(self, kind: str, **fields: Any) -> None:
+            if kind == "task":
+                self.read()
+
+        @torch.no_grad()
+        def read(self) -> None:
+            learner.eval()
+            before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
+            images = torch.cat([task.test.take(torch.arange(len(task.test)))[0] for task in stream.tasks])
+            x = stream.pixels.plain(images.to(next(learner.parameters()).device))
+            whole, fast = learner.scores(x), learner.reader(without_chain=True)(x)
+            alone = [learner.scores(x[i : i + 1]) for i in range(0, len(x), 7)]
+            for name in ("til", "cil", "til_without_chain"):
+                scores, quick = getattr(whole, name), getattr(fast, name)
+                if scores is None:
+                    continue
+                assert bool(torch.isfinite(scores).all()), f"{name} is not finite for every image"
+                assert torch.allclose(quick, scores, atol=1e-4, rtol=1e-3), f"{name} differs between reader and scores"
+                single = torch.cat([getattr(each, name) for each in alone])
+                assert torch.allclose(single, scores[::7], atol=1e-4, rtol=1e-3), f"{name} depends on other images"
+            now = learner.state_dict()
+            changed = [name for name, tensor in before.items() if not torch.equal(tensor, now[name])]
+            assert not changed, f"reading changed {changed[:3]}"
+
+    teach(learner, stream, observer=Read())
+
+
+def learns(row: Method) -> None:
+    """The loss of a task's first phase falls from its first to its last epoch."""
+    losses: list[float] = []
+
+    class Listen(Observer):
+        def event(self, kind: str, **fields: Any) -> None:
+            if kind == "epoch" and fields["phase"] == first_phase:
+                losses.append(fields["loss"])
+
+    stream = pictures((2,))
+    first_phase = f"task 1 · {next(iter(_begun(row, stream).phases(stream.tasks[0].info))).name}"
+    teach(build(row, stream, epochs=8), stream, observer=Listen())
+    assert losses[-1] < losses[0], f"the loss went from {losses[0]:.4f} to {losses[-1]:.4f} over {len(losses)} epochs"
+
+
+def only_trained_parameters_move(row: Method) -> None:
+    """Outside its groups a phase moves no parameter and no BatchNorm statistics; `end_task` moves none; a frozen
+    teacher's weights never move.
+    """
+    stream = pictures((2, 2))
+    learner = build(row, stream)
+    phases, end_task = learner.phases, learner.end_task
 
     def watched(task: Any) -> Any:
-        for phase in original(task):
+        for phase in phases(task):
             trained = {id(p) for group in phase.groups.values() for p in group}
-            averaged = {
-                id(p) for name, p in learner.named_parameters() if not p.requires_grad and _is_average(learner, name)
-            }
-            before = {
-                name: p.detach().clone()
-                for name, p in learner.named_parameters()
-                if id(p) not in trained and id(p) not in averaged
-            }
             assert trained, f"the phase {phase.name} trains nothing"
+            awake = {id(part) for module in phase.training for part in module.modules()}
+            before = _still(learner, trained) | _statistics(learner, awake)
             yield phase
-            now = dict(learner.named_parameters())
-            moved = [name for name, value in before.items() if not torch.equal(value, now[name].detach())]
+            now = _still(learner, trained) | _statistics(learner, awake)
+            moved = [name for name, value in before.items() if not torch.equal(value, now[name])]
             assert not moved, f"the phase {phase.name} moved {moved[:3]}, which it does not list"
 
-    learner.phases = watched  # type: ignore[method-assign]
+    def ended(task: Any, data: Any) -> None:
+        before = _still(learner, set())
+        end_task(task, data)
+        now = _still(learner, set())
+        moved = [name for name, value in before.items() if not torch.equal(value, now[name])]
+        assert not moved, f"end_task moved {moved[:3]}"
+
+    learner.phases, learner.end_task = watched, ended  # type: ignore[method-assign]
     teach(learner, stream)
     for module in learner.modules():
         if isinstance(module, Frozen):
             assert not any(part.training for part in module.train().modules()), "a frozen teacher was woken by train()"
 
 
-def memory_stays_within_its_budget(row: Method) -> None:
-    """After every step: no more samples than allowed, and no more bytes than so many samples take."""
+def memory_stays_within_its_budget(row: Method, budget: int = SMALL["memory"]) -> None:
+    """After every step all memories together hold no more samples than allowed, as bytes and not as floats; what keeps
+    samples keeps some once a task has ended; and no image lies anywhere else.
+    """
     stream = pictures((2, 2, 2))
     learner = build(row, stream)
+    image_bytes = torch.Size(stream.image_shape).numel()
 
     class Watch(Observer):
         def advance(self, num_images: int) -> None:
-            for memory in learner.memories():
-                limit = sum(buffer.nbytes for buffer in memory.buffers())
-                assert len(memory) <= memory.capacity, f"{len(memory)} samples in a memory of {memory.capacity}"
-                assert memory.num_bytes <= limit, f"{memory.num_bytes} bytes held, {limit} allowed"
-                assert memory.capacity == SMALL["memory"], f"the budget is {SMALL['memory']}, not {memory.capacity}"
+            memories = learner.memories()
+            held = sum(map(len, memories))
+            assert held <= budget, f"{held} samples held, the budget is {budget}"
+            assert sum(memory.capacity for memory in memories) <= budget, f"room for more than the budget of {budget}"
+            for memory in memories:
+                each = memory.images[0].nbytes
+                assert each == image_bytes, f"an image takes {each} bytes, as uint8 it would take {image_bytes}"
+            kept = {id(buffer) for memory in memories for buffer in memory.buffers()}
+            for name, tensor in learner.state_dict(keep_vars=True).items():
+                image = tensor.dtype == torch.uint8 or tuple(tensor.shape[1:]) == stream.image_shape
+                assert id(tensor) in kept or not image, f"{name} looks like images, outside a Memory"
+
+        def event(self, kind: str, **fields: Any) -> None:
+            if kind == "task":
+                for memory in learner.memories():
+                    assert len(memory), "a memory is empty after a task"
 
     teach(learner, stream, observer=Watch())
 
@@ -205,14 +276,18 @@ def counts_its_parameters(row: Method) -> None:
     learner = build(row, stream)
     teach(learner, stream)
     counts = learner.parameter_counts()
-    held = sum(parameter.numel() for parameter in learner.parameters())
+    held = num_parameters(learner)
     assert 0 < counts.inference <= counts.training <= held, f"{counts} with {held} parameters held"
+    teachers = num_parameters(*(module for module in learner.modules() if isinstance(module, (Averaged, Frozen))))
+    least = counts.inference + teachers
+    assert counts.training >= least, f"{counts}, but with its frozen and averaged networks it holds {least}"
 
 
 CHECKS: tuple[Callable[[Method], None], ...] = (
     scores_are_shaped_and_finite,
+    reads_alike,
+    learns,
     only_trained_parameters_move,
-    memory_stays_within_its_budget,
     same_seed_gives_same_bits,
     resumes_mid_phase_to_the_same_bits,
     config_survives_json,
@@ -221,9 +296,34 @@ CHECKS: tuple[Callable[[Method], None], ...] = (
 )
 
 
-def _is_average(learner: nn.Module, name: str) -> bool:
-    """Whether a parameter belongs to a moving average, which moves by its own rule."""
-    return any(isinstance(m, Averaged) and name.startswith(f"{prefix}.") for prefix, m in learner.named_modules())
+def _begun(row: Method, stream: Stream) -> Learner[Any]:
+    learner = build(row, stream)
+    learner.begin_task(stream.tasks[0].info)
+    return learner
+
+
+def _still(learner: nn.Module, trained: set[int]) -> dict[str, Tensor]:
+    """Copies of all parameters that are neither trained nor averages, which move by their own rule."""
+    averages = [f"{prefix}." for prefix, module in learner.named_modules() if isinstance(module, Averaged)]
+    return {
+        name: parameter.detach().clone()
+        for name, parameter in learner.named_parameters()
+        if id(parameter) not in trained and not name.startswith(tuple(averages))
+    }
+
+
+def _statistics(learner: nn.Module, awake: set[int]) -> dict[str, Tensor]:
+    """Copies of the BatchNorm statistics of modules that evaluate; an average's and an adapting teacher's may move."""
+    moving = [
+        f"{prefix}."
+        for prefix, module in learner.named_modules()
+        if isinstance(module, Averaged) or (isinstance(module, Frozen) and module.statistics == "adapting")
+    ]
+    return {
+        f"{name}.running_mean": module.get_buffer("running_mean").clone()
+        for name, module in learner.named_modules()
+        if isinstance(module, nn.BatchNorm2d) and id(module) not in awake and not name.startswith(tuple(moving))
+    }
 
 
 def _assert_same(a: nn.Module, b: nn.Module, what: str) -> None:

@@ -210,7 +210,7 @@ def test_warm_up_counts_moves_so_that_a_rare_mover_forgets_its_start() -> None:
         rare.update(net, move=step % 10 == 9)
         if step % 10 == 9:
             often.update(net)
-    assert int(rare.step) == 4
+    assert int(rare.moves) == 4
     assert torch.equal(rare.module[0].weight, often.module[0].weight)  # type: ignore[index]
 
 

@@ -218,15 +218,70 @@ def test_convolutions_are_laid_out_channels_last_and_stay_so() -> None:
     assert all(layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in layers)
 
 
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def cut_in_half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [flip_a_bit, cut_in_half, empty, Path.unlink])
+@pytest.mark.parametrize("file", ["state.safetensors", "state.json"])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(harm: Any, file: str, tmp_path: Path) -> None:
+    """Said, and to the same bits; where none is whole the run is refused."""
     stream = make_stream()
-    teach(make_learner("finetune", stream), stream, checkpoints=tmp_path)
-    weights = sorted(tmp_path.glob("task-*"))[-1] / "state.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(bytes(data))
-    with pytest.raises(UserError, match=r"task-002 is damaged \(its hash does not match\); delete that folder"):
+    whole = make_learner("finetune", stream)
+    record = teach(whole, stream, checkpoints=tmp_path).record
+    before, last = sorted(tmp_path.glob("task-*"))
+    harm(last / file)
+    learner = make_learner("finetune", stream)
+    with pytest.warns(UserWarning, match=f"{last.name} is damaged .*; it is removed, going on from {before.name}"):
+        again = teach(learner, stream, checkpoints=tmp_path).record
+    assert again.matrices == record.matrices
+    assert all(torch.equal(tensor, learner.state_dict()[key]) for key, tensor in whole.state_dict().items())
+    for path in tmp_path.glob("task-*"):
+        harm(path / file)
+    with pytest.raises(UserError, match="is damaged .*, and there is no other; start anew with --force"):
         teach(make_learner("finetune", stream), stream, checkpoints=tmp_path)
+
+
+def test_a_checkpoint_of_another_run_or_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = make_stream()
+    teach(make_learner("finetune", stream), stream, checkpoints=tmp_path, run="mine")
+    with pytest.raises(UserError, match=r"task-002 is of another run \(mine\); move it away, or start anew"):
+        teach(make_learner("finetune", stream), stream, checkpoints=tmp_path, run="yours")
+    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    with pytest.raises(UserError, match="task-002 is of format 1; move it away"):
+        teach(make_learner("finetune", stream), stream, checkpoints=tmp_path, run="mine")
+
+
+@pytest.mark.parametrize("name", ["er", "rfe-p", "rfe-b", "agem"])
+def test_when_a_task_has_ended_no_checkpoint_holds_what_memories_dropped(name: str, tmp_path: Path) -> None:
+    """At that event only the newest is there, also after a kill between writing it and removing the others."""
+    stream = make_stream((2, 2, 2))
+    folders: list[list[str]] = []
+
+    class Look(Observer):
+        def event(self, kind: str, **fields: Any) -> None:
+            if kind == "task":
+                folders.append(sorted(path.name for path in tmp_path.iterdir()))
+
+    teach(make_learner(name, stream), stream, checkpoints=tmp_path, checkpoint_seconds=0.0, observer=Look())
+    assert folders == [["task-001"], ["task-002"], ["task-003"]]
+    (tmp_path / "task-003").rename(tmp_path / "kept")
+    teach(make_learner(name, stream), Stream(stream.name, stream.tasks[:2], stream.pixels, stream.image_shape),
+          checkpoints=tmp_path, checkpoint_seconds=0.0)  # fmt: skip
+    (tmp_path / "kept").rename(tmp_path / "task-003")
+    assert len(list(tmp_path.glob("task-*"))) == 2
+    teach(make_learner(name, stream), stream, checkpoints=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["task-003"]
 
 
 def test_a_crash_while_saving_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +292,7 @@ def test_a_crash_while_saving_leaves_the_last_checkpoint(tmp_path: Path, monkeyp
 
     with monkeypatch.context() as patched:
         patched.setattr("recollect.engine.checkpoint.os.replace", crash)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(UserError, match="task-002 cannot be written .disk full.; .*task-001 is whole. Make room"):
             checkpoint.save(tmp_path, "task-002", {"a": torch.zeros(2)}, {"n": 2})
     found = checkpoint.load_latest(tmp_path)
     assert found is not None
@@ -455,7 +510,8 @@ def test_going_on_under_another_environment_is_said(tmp_path: Path) -> None:
     path = sorted(tmp_path.glob("task-*"))[-1] / "state.json"
     state = json.loads(path.read_text())
     state["state"]["record"]["environment"]["threads"] = 77
-    path.write_text(json.dumps(state))
+    del state["check"]
+    path.write_text(json.dumps(state | {"check": checkpoint._check(state)}))
     recorder = Recorder()
     with pytest.warns(UserWarning, match="another environment, so not to the same bits: threads was 77 and is"):
         teach(make_learner("finetune", stream), stream, checkpoints=tmp_path, observer=recorder)

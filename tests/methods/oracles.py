@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 Net = dict[str, np.ndarray]
+Scope = Callable[[int], range]
 
 
 def features(net: Net, x: np.ndarray) -> np.ndarray:
@@ -40,41 +41,40 @@ def er(net: Net, now: list, past: list, units_now: range, units_past: Callable[[
     return loss + mean([cross_entropy(logits(net, features(net, x)), y, units_past(y)) for x, y in past])
 
 
-def derpp(net: Net, now: list, past: list, stored: list[np.ndarray], alpha: float, beta: float) -> float:
-    """`stored[i]` holds only the logits of units that existed when sample i was stored."""
-    num_units = len(logits(net, features(net, now[0][0])))
-    everything = range(num_units)
-    loss = mean([cross_entropy(logits(net, features(net, x)), y, everything) for x, y in now])
+def replayed(net: Net, data: list, scope: Scope) -> float:
+    """Mean cross-entropy, each sample's over the units that `scope` gives for its label."""
+    return mean([cross_entropy(logits(net, features(net, x)), y, scope(y)) for x, y in data])
+
+
+def derpp(net: Net, now: list, past: list, stored: list[np.ndarray], alpha: float, beta: float, scope: Scope,
+          second: list) -> float:  # fmt: skip
+    """`stored[i]` holds only the logits of units that existed when sample i was stored; `second` is for the labels."""
     errors = []
     for (x, _), before in zip(past, stored, strict=True):
         z = logits(net, features(net, x))
         errors += [(z[u] - before[u]) ** 2 for u in range(len(before))]
-    loss += alpha * mean(errors)
-    return loss + beta * mean([cross_entropy(logits(net, features(net, x)), y, everything) for x, y in past])
+    return replayed(net, now, scope) + alpha * mean(errors) + beta * replayed(net, second, scope)
 
 
-def er_mkd(net: Net, teacher: Net, now: list, past: list, lam: float, tau: float) -> float:
-    everything = range(len(logits(net, features(net, now[0][0]))))
-    loss = mean([cross_entropy(logits(net, features(net, x)), y, everything) for x, y in now])
-    loss += mean([cross_entropy(logits(net, features(net, x)), y, everything) for x, y in past])
-    divergences = []
-    for x, _ in [*now, *past]:
-        student = log_softmax(logits(net, features(net, x)) / tau)
-        taught = log_softmax(logits(teacher, features(teacher, x)) / tau)
-        divergences.append(sum(np.exp(q) * (q - p) for q, p in zip(taught, student, strict=True)))
-    return loss + lam * tau**2 * mean(divergences)
+def er_mkd(net: Net, teacher: Net, now: list, past: list, lam: float, tau: float, scope: Scope) -> float:
+    loss = 0.0
+    for data in (now, past):
+        divergences = []
+        for x, _ in data:
+            student = log_softmax(logits(net, features(net, x)) / tau)
+            taught = log_softmax(logits(teacher, features(teacher, x)) / tau)
+            divergences.append(sum(np.exp(q) * (q - p) for q, p in zip(taught, student, strict=True)))
+        loss += replayed(net, data, scope) + lam * tau**2 * mean(divergences)
+    return loss
 
 
-def cls_er(net: Net, stable: Net, plastic: Net, now: list, past: list, lam: float, gamma: float) -> float:
-    everything = range(len(logits(net, features(net, now[0][0]))))
-    loss = mean([cross_entropy(logits(net, features(net, x)), y, everything) for x, y in now])
-    loss += gamma * mean([cross_entropy(logits(net, features(net, x)), y, everything) for x, y in past])
+def cls_er(net: Net, stable: Net, plastic: Net, now: list, past: list, lam: float, gamma: float, scope: Scope) -> float:
     errors = []
     for x, y in past:
         s, p = (logits(m, features(m, x)) for m in (stable, plastic))
         target = s if np.exp(log_softmax(s)[y]) > np.exp(log_softmax(p)[y]) else p
         errors += [(a - b) ** 2 for a, b in zip(logits(net, features(net, x)), target, strict=True)]
-    return loss + lam * mean(errors)
+    return replayed(net, now, scope) + gamma * replayed(net, past, scope) + lam * mean(errors)
 
 
 def attention(net: Net, t: int, f: np.ndarray) -> np.ndarray:
@@ -83,31 +83,30 @@ def attention(net: Net, t: int, f: np.ndarray) -> np.ndarray:
 
 
 def tamil(net: Net, teacher: Net, now: list, past: list, past_tasks: list[int], alpha: float, beta: float, lam: float,
-          frozen: Net) -> float:  # fmt: skip
+          frozen: Net, scope: Scope) -> float:  # fmt: skip
     """`frozen` holds the old attentions' weights, through which the pairwise loss sends no gradient."""
     t = max(int(name[1:]) for name in net if name.startswith("A"))
-    everything = range(len(logits(net, features(net, now[0][0]))))
     ce, apart = [], {i: [] for i in range(t)}
     for x, y in now:
         f = features(net, x)
         own = attention(net, t, f)
-        ce.append(cross_entropy(logits(net, own * f), y, everything))
+        ce.append(cross_entropy(logits(net, own * f), y, scope(y)))
         for i in range(t):
             fixed = features(frozen, x)
             other = np.exp(log_softmax(attention(frozen, i, fixed)))
             apart[i].append(sum(abs(a - b) for a, b in zip(np.exp(log_softmax(own)), other, strict=True)))
     loss = mean(ce) - lam * sum(mean(values) for values in apart.values())
-    replayed, errors = [], []
+    labels, errors = [], []
     for (x, y), task in zip(past, past_tasks, strict=True):
         f = features(net, x)
         choices = [attention(net, i, f) for i in range(t + 1)]
         nearest = min(range(t + 1), key=lambda i: float(((choices[i] - f) ** 2).sum()))
         z = logits(net, choices[nearest] * f)
-        replayed.append(cross_entropy(z, y, everything))
+        labels.append(cross_entropy(z, y, scope(y)))
         g = features(teacher, x)
         taught = logits(teacher, attention(frozen, task, g) * g)
         errors += [(a - b) ** 2 for a, b in zip(z, taught, strict=True)]
-    return loss + alpha * mean(replayed) + beta * mean(errors)
+    return loss + alpha * mean(labels) + beta * mean(errors)
 
 
 def lwf(net: Net, before: Net, now: list, units: range, old: list[range], lam: float, temperature: float) -> float:

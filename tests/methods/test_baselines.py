@@ -78,6 +78,28 @@ def test_er_offers_every_presentation_and_keeps_within_budget() -> None:
     assert len(learner.memory) == 5
 
 
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [(n, 2) for n in ("er", "er-ace", "derpp", "er-mkd", "tamil", "cls-er")]
+    + [("agem", 1), ("rfe-b", 1), ("rfe-p", 0)],
+)
+def test_memories_hold_what_was_shown_under_its_own_label_and_task(name: str, offered: int) -> None:
+    """Every stored image is found in the stream with its label; a reservoir is offered all, each time or once."""
+    stream = make_stream((2, 3, 2), per_class=8)
+    learner = make_learner(name, stream, epochs=2, memory=12)
+    teach(learner, stream)
+    (memory,) = learner.memories()
+    assert len(memory) == 12
+    shown = {}
+    for task in stream.tasks:
+        images, labels = task.train.take(torch.arange(len(task.train)))
+        shown |= {image.numpy().tobytes(): (int(y), task.info.index) for image, y in zip(images, labels, strict=True)}
+    for image, label, task in zip(memory.images, memory.labels, memory.tasks, strict=True):
+        assert shown[image.numpy().tobytes()] == (int(label), int(task))
+    if offered:
+        assert memory.num_offered == offered * len(shown)
+
+
 def test_joint_learns_all_tasks_at_once_and_fills_only_the_last_row() -> None:
     stream = make_stream((2, 1, 2))
     engine = teach(make_learner("joint", stream, epochs=2), stream)

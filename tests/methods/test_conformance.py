@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from recollect import testing
+from recollect.core import Frozen
 from recollect.memory import Memory
 from recollect.methods import BaselineConfig, Learner, Method, Phase, Scores, methods
 from recollect.methods.learner import Update
@@ -21,11 +22,11 @@ from tests.conftest import make_learner, make_stream
 
 
 @pytest.mark.parametrize("name", sorted(methods()))
-@pytest.mark.parametrize("check", testing.CHECKS, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("check", [*testing.CHECKS, testing.memory_stays_within_its_budget], ids=lambda c: c.__name__)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_every_method_conforms(name: str, check: Any) -> None:
     check(methods()[name])
-    assert check in testing.CHECKS
+    assert callable(check)
 
 
 class Plain(Learner[BaselineConfig]):
@@ -76,6 +77,96 @@ class Hoards(Plain):
         self.memory = Memory(500, self.setup.image_shape)
 
 
+class NeverStores(Plain):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.memory = Memory(6, self.setup.image_shape)
+
+
+class Hides(Plain):
+    """Keeps images where no account sees them."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.register_buffer("secret", torch.zeros(4, *self.setup.image_shape))
+
+
+class LearnsNothing(Plain):
+    def step(self, batch: Batch, update: Update) -> None:
+        update(0 * self.network(batch.x).sum())
+
+
+class Climbs(Plain):
+    """Goes up the gradient, and says what its loss is."""
+
+    def step(self, batch: Batch, update: Update) -> None:
+        loss = self.network.cross_entropy(self.network(batch.x), batch.y, self.config.units)
+        update(loss, lambda gradients: [g.neg_() for g in gradients])
+
+
+class ReadsOtherwise(Plain):
+    def reader(self, dtype: torch.dtype | None = None, *, without_chain: bool = False) -> Any:
+        return lambda x: Scores(til=self.network(x).flip(1), cil=self.network(x))
+
+
+class LooksAround(Plain):
+    """Scores an image by the batch that it comes in."""
+
+    def scores(self, x: Tensor) -> Scores:
+        logits = self.network(x - x.mean(dim=0))
+        return Scores(til=logits, cil=logits)
+
+
+class Breaks(Plain):
+    """Has no number for some images."""
+
+    def scores(self, x: Tensor) -> Scores:
+        logits = self.network(x)
+        logits = torch.where(torch.arange(len(x))[:, None] > 8, torch.nan, logits)
+        return Scores(til=logits, cil=logits)
+
+
+class CountsReadings(Plain):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.register_buffer("num_read", torch.zeros(()))
+
+    def scores(self, x: Tensor) -> Scores:
+        self.num_read += len(x)
+        return super().scores(x)
+
+
+class HalvesAHead(Plain):
+    def end_task(self, task: TaskInfo, data: Any) -> None:
+        with torch.no_grad():
+            self.network.heads[0].weight.mul_(0.5)
+
+
+class CountsTooFew(Plain):
+    """Does not count its teacher."""
+
+    def begin_task(self, task: TaskInfo) -> None:
+        super().begin_task(task)
+        self.teacher = Frozen(self.network.backbone)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exemplars(BaselineConfig):
+    exemplars: int = 200
+    """Samples kept."""
+
+
+class Keeps(Plain):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.memory = Memory(self.config.exemplars, self.setup.image_shape)
+
+    def end_task(self, task: TaskInfo, data: Any) -> None:
+        rows, slots = self.memory.admit(len(data), (data.key / "memory").generator())
+        for batch in data.batches(rows):
+            self.memory.write(slots, batch.images, batch.y, task.index)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Undocumented(BaselineConfig):
     secret: int = 3
@@ -83,7 +174,9 @@ class Undocumented(BaselineConfig):
 
 def test_the_suite_passes_a_third_partys_method() -> None:
     testing.check_method(Method(Plain, BaselineConfig(), "plain"))
-    assert Plain.together is False
+    testing.check_method(Method(Keeps, Exemplars(), "keeps"), small={"exemplars": 4}, budget=4)
+    with pytest.raises(AssertionError, match="the budget is 6|budget of 6"):
+        testing.check_method(Method(Keeps, Exemplars(), "keeps"))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +186,17 @@ def test_the_suite_passes_a_third_partys_method() -> None:
         (MovesOldHeads, BaselineConfig(units="task"), "moved .*heads.0.weight"),
         (Forgets, BaselineConfig(), "stopped at|after a stop"),
         (Misshapen, BaselineConfig(), "cil has shape"),
-        (Hoards, BaselineConfig(), "the budget is 6, not 500"),
+        (Hoards, BaselineConfig(), "room for more than the budget of 6"),
+        (NeverStores, BaselineConfig(), "a memory is empty after a task"),
+        (Hides, BaselineConfig(), "secret looks like images, outside a Memory"),
+        (LearnsNothing, BaselineConfig(), "the loss went from"),
+        (Climbs, BaselineConfig(), "the loss went from"),
+        (ReadsOtherwise, BaselineConfig(), "til differs between reader and scores"),
+        (LooksAround, BaselineConfig(), "til depends on other images"),
+        (Breaks, BaselineConfig(), "til is not finite for every image"),
+        (CountsReadings, BaselineConfig(), "reading changed .'num_read'"),
+        (HalvesAHead, BaselineConfig(), "end_task moved .'network.heads.0.weight'"),
+        (CountsTooFew, BaselineConfig(), "with its frozen and averaged networks it holds"),
         (Plain, Undocumented(), "options without a line about them: .'secret'"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from recollect.engine import checkpoint
 from recollect.errors import UserError
 from recollect.methods import methods
 from recollect.runs import RunConfig, resolve, run
@@ -264,20 +265,25 @@ def test_list_and_help_are_complete() -> None:
         assert option in text
 
 
-def test_ctrl_c_says_what_to_do_and_the_same_command_goes_on_to_the_same_result(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_the_step_and_the_same_command_goes_on_to_the_same_result(
+    number: int, code: int, tmp_path: Path
+) -> None:
     words = ["--stream", "split-digits", "--method", "rfe", "--tasks", "3", "--train-per-class", "20", "--threads", "1"]
-    settings = ["--checkpoint-every", "0", "--set", "epochs=4", "retrospect_epochs=4", "backbone.width=4"]
+    settings = ["--set", "epochs=4", "retrospect_epochs=4", "backbone.width=4"]
     command = [sys.executable, "-m", "recollect", "run", "--out", str(tmp_path / "cut"), *words, *settings]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not (tmp_path / "cut" / "checkpoint" / "task-001").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    started.send_signal(signal.SIGINT)
+    started.send_signal(number)
     _, errors = started.communicate(timeout=60)
-    assert started.returncode == 130
-    assert "the same command goes on from the last checkpoint" in errors
+    assert started.returncode == code
+    assert "finishing the step and saving; once more to stop at once" in errors
+    assert "saved; the same command goes on from here" in errors
     assert not (tmp_path / "cut" / "result.json").exists()
-    again = subprocess.run(command, capture_output=True, text=True)
+    resume = [sys.executable, "-m", "recollect", "resume", str(tmp_path / "cut"), "--threads", "1"]
+    again = subprocess.run(command if code == 130 else resume, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert "goes on after task" in again.stdout
     whole = recollect("run", "--out", tmp_path / "whole", *words, *settings)
@@ -387,7 +393,8 @@ def test_damaged_files_of_a_run_are_named_and_odd_folder_names_work(tmp_path: Pa
     state = sorted((out / "checkpoint").glob("task-*"))[-1] / "state.json"
     held = json.loads(state.read_text())
     held["state"]["record"]["surprise"] = 1
-    state.write_text(json.dumps(held))
+    del held["check"]
+    state.write_text(json.dumps(held | {"check": checkpoint._check(held)}))
     (out / "result.json").unlink()
     done = recollect(*words)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
@@ -444,3 +451,28 @@ def test_auto_precision_is_decided_once_and_kept(tmp_path: Path, monkeypatch: py
         run(resolve("split-digits", "finetune", 0, QUICK, precision="fp32"), tmp_path / "run")
     with pytest.raises(UserError, match="precision is 'auto', 'fp32' or 'bf16', got 'fp8'"):
         resolve("split-digits", "finetune", 0, precision="fp8")
+
+
+def test_a_second_process_on_a_run_folder_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    """Also when the first was killed: the lock dies with its holder."""
+    out = tmp_path / "run"
+    words = ["--stream", "split-digits", "--method", "finetune", "--threads", "1", "--out", str(out)]
+    long = [*words, "--set", "epochs=2000"]
+    with subprocess.Popen([sys.executable, "-m", "recollect", "run", *long], stdout=subprocess.DEVNULL) as first:
+        try:
+            deadline = time.monotonic() + 120
+            while not (out / "events.jsonl").exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            for second in (recollect("run", *long), recollect("resume", out)):
+                assert second.returncode == 2
+                assert f"process {first.pid} is working on {out}; wait for it, or stop it first" in second.stderr
+        finally:
+            first.kill()
+    done = recollect("run", *words, "--force", "--tasks", 2, "--set", "epochs=1", "backbone.width=2")
+    assert done.returncode == 0, done.stderr
+
+
+def test_resume_names_what_is_missing(tmp_path: Path) -> None:
+    done = recollect("resume", tmp_path / "nothing")
+    assert done.returncode == 2
+    assert "nothing holds no run; begin one with recollect run --out" in done.stderr

@@ -7,9 +7,14 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from recollect.runs import RunConfig
 
 app = App(
     name="recollect",
@@ -82,31 +87,62 @@ def run(
         Overwrite the run in this folder.
     """
     from rich.console import Console
-    from rich.markup import escape
 
-    from recollect.cli.progress import ProgressBar
-    from recollect.report.tables import print_result
     from recollect.runs import parse, resolve
-    from recollect.runs import run as do_run
 
-    console = Console()
     short = {"backbone": backbone, "stream.tasks": tasks, "stream.train_per_class": train_per_class}
     settings = {key: value for key, value in short.items() if value is not None} | parse(set or [])
     config = resolve(
         stream, method, seed, settings, fixed_heads=fixed_heads, measure_drift=measure_drift, precision=precision
     )
-    with ProgressBar(console, method) as bar:
-        result = do_run(
-            config,
-            out,
-            data_root=data_root,
-            force=force,
-            device=device,
-            threads=threads,
-            checkpoint_seconds=checkpoint_every,
-            observer=bar,
-            command=shlex.join(["recollect", *sys.argv[1:]]),
-        )
+    words = {"data_root": data_root, "device": device, "threads": threads, "checkpoint_seconds": checkpoint_every}
+    _do(Console(), config, out, force=force, **words)
+
+
+@app.command
+def resume(
+    folder: Path,
+    *,
+    data_root: Path | None = None,
+    device: str = "auto",
+    threads: int = 0,
+    checkpoint_every: float = 300.0,
+) -> None:
+    """Go on with the run in a folder, from its last checkpoint to the same bits; a finished run is shown.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    data_root
+        Where the data lies now, if not where it lay when the run was last started.
+    device
+        auto, cpu, cuda, cuda:1, mps.
+    threads
+        Processor threads; 0 leaves torch's own choice.
+    checkpoint_every
+        Seconds between checkpoints inside a phase; phases and tasks always end with one.
+    """
+    from rich.console import Console
+
+    from recollect.runs import begun
+
+    config, last = begun(folder)
+    words = {"data_root": data_root or last, "device": device, "threads": threads}
+    _do(Console(), config, folder, checkpoint_seconds=checkpoint_every, **words)
+
+
+def _do(console: Console, config: RunConfig, out: Path, **words: Any) -> None:
+    """Do a run, heeding signals, and show its result."""
+    from rich.markup import escape
+
+    from recollect.cli.progress import ProgressBar
+    from recollect.report.tables import print_result
+    from recollect.runs import run as do_run
+
+    command = shlex.join(["recollect", *sys.argv[1:]])
+    with ProgressBar(console, config.method) as bar:
+        result = do_run(config, out, observer=bar, command=command, heed_signals=True, **words)
     print_result(console, result)
     console.print(f"The run is in [bold]{escape(str(out))}[/].")
 
@@ -158,7 +194,7 @@ def demo(*, seeds: int = 1, out: Path = Path("runs/demo"), threads: int = 0) -> 
 
 def main() -> None:
     """Run the command line; what a user can get wrong ends in a message and exit code 2."""
-    from recollect.errors import UserError
+    from recollect.errors import StoppedError, UserError
 
     warnings.showwarning = show_warning
     try:
@@ -174,6 +210,9 @@ def main() -> None:
     except KeyboardInterrupt:
         print("recollect: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         sys.exit(130)
+    except StoppedError as stopped:
+        print("recollect: saved; the same command goes on from here", file=sys.stderr)
+        sys.exit(128 + stopped.number)
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:

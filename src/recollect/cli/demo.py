@@ -37,6 +37,7 @@ def show_demo(console: Console, num_seeds: int, out: Path, threads: int) -> dict
                     threads=threads,
                     observer=bar,
                     command=command,
+                    heed_signals=True,
                 )
             results[method].append(result)
     print_comparison(console, results)

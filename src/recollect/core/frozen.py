@@ -2,7 +2,7 @@
 
 `Frozen` is a teacher: its weights never move and `train()` does not wake it. What its BatchNorm does beside a training
 student is a stated policy. `Averaged` is an exponential moving average: a ← d a + (1 - d) θ with
-d = min(1 - 1/(step+1), decay).
+d = min(1 - 1/(moves+1), decay), so that an average that moves seldom forgets its random start as fast as any.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Frozen(_Deaf):
 class Averaged(_Deaf):
     """A moving average of a module's parameters, warmed up; its float buffers are averaged too, others copied."""
 
-    step: Tensor
+    moves: Tensor
 
     def __init__(self, module: nn.Module, decay: float = 0.999) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Averaged(_Deaf):
             raise ValueError(f"the decay of a moving average lies in [0, 1), got {decay}")
         self.decay = decay
         self.module = deepcopy(module).requires_grad_(False).eval()
-        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("moves", torch.zeros((), dtype=torch.int64))
 
     def grow(self, module: nn.Module) -> None:
         """Copy the parts of `module` that are new; what is averaged already stays."""
@@ -84,8 +84,8 @@ class Averaged(_Deaf):
         """Move towards `module`, whose shapes must be those averaged here, unless `move` is False."""
         if not move:
             return
-        self.step += 1
-        decay = (1 - 1 / (self.step.float() + 1)).clamp(max=self.decay)
+        self.moves += 1
+        decay = (1 - 1 / (self.moves.float() + 1)).clamp(max=self.decay)
         for mine, theirs in zip(_tensors(self.module), _tensors(module), strict=True):
             if mine.is_floating_point():
                 mine.lerp_(theirs.to(mine.dtype), (1 - decay).to(mine.dtype))

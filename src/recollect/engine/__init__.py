@@ -3,6 +3,7 @@
 from recollect.engine.loop import Engine, Record
 from recollect.engine.observer import Observer
 from recollect.engine.runtime import Runtime
+from recollect.engine.stop import StopRequest, listening
 from recollect.engine.training import Training
 
-__all__ = ["Engine", "Observer", "Record", "Runtime", "Training"]
+__all__ = ["Engine", "Observer", "Record", "Runtime", "StopRequest", "Training", "listening"]

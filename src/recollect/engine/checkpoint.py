@@ -1,7 +1,8 @@
 """Checkpoints: safetensors for tensors, JSON for the rest, written aside and renamed.
 
 `task-NNN/` is the state after so many tasks, `task-NNN.phase-…/` a moment inside the next one; names sort by time.
-Each holds `state.safetensors` and `state.json` with the former's hash. The last two are kept.
+Each holds `state.safetensors` and `state.json` with the former's hash and its own, the format and what run it belongs
+to. The last two are kept, and a damaged one is passed over for the one before.
 """
 
 from __future__ import annotations
@@ -10,63 +11,144 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from recollect.engine.runtime import to_host
 from recollect.errors import UserError
 
 KEPT = 2
+FORMAT = 1
+MOST_JSON_BYTES = 64 << 20
+UNFINISHED = "unfinished"
 
 
-def save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
-    """Write a checkpoint so that a crash leaves either all of it or none."""
+class _DamagedError(Exception):
+    """Said of one checkpoint."""
+
+
+def save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping[str, Any], run: str = "") -> Path:
+    """Write a checkpoint so that a crash leaves either all of it or none; `run` names what it belongs to."""
+    try:
+        return _save(folder, name, tensors, state, run)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        found = newest(folder)
+        good = f"{found} is whole" if found else "there is no earlier one"
+        raise UserError(
+            f"the checkpoint {folder / name} cannot be written ({error}); {good}. Make room or mend the permissions, "
+            "and run the same command again"
+        ) from error
+
+
+def _save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping[str, Any], run: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / "unfinished"
+    aside = folder / UNFINISHED
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     weights = aside / "state.safetensors"
     save_file({name: to_host(tensor).contiguous() for name, tensor in tensors.items()}, weights)
     _sync(weights)
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    about = {"format": FORMAT, "run": run, "sha256": _hash(weights), "state": state}
+    about["check"] = _check(about)
     text = aside / "state.json"
-    text.write_text(json.dumps({"sha256": digest, "state": state}), encoding="utf-8")
+    text.write_text(json.dumps(about, allow_nan=False), encoding="utf-8")
     _sync(text)
+    _sync(aside)
     final = folder / name
     shutil.rmtree(final, ignore_errors=True)
     os.replace(aside, final)
     _sync(folder)
-    for old in sorted(folder.glob("task-*"))[:-KEPT]:
+    for old in ordered(folder)[:-KEPT]:
         shutil.rmtree(old)
     return final
 
 
+def ordered(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, oldest first."""
+    return sorted(folder.glob("task-*"))
+
+
 def newest(folder: Path) -> Path | None:
-    """The last good checkpoint, if there is any."""
+    """The last checkpoint, if there is any."""
     return max(folder.glob("task-*"), default=None)
 
 
-def load_latest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The newest checkpoint's tensors and state; None where there is none. A damaged one is refused."""
-    path = newest(folder)
-    if path is None:
-        return None
+def keep_only(folder: Path, name: str) -> None:
+    """Remove every checkpoint but one that is whole, so that nothing dropped since lives on in older ones."""
+    _read(folder / name)
+    for other in ordered(folder):
+        if other.name != name:
+            shutil.rmtree(other)
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    _sync(folder)
+
+
+def load_latest(folder: Path, run: str = "") -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Tensors and state of the newest checkpoint that is whole; None where there is none at all.
+
+    A damaged one is said and passed over. One of another run or format is refused, and so are damaged ones alone.
+    """
+    damaged: dict[Path, str] = {}
+    for path in reversed(ordered(folder)):
+        try:
+            about, data = _read(path)
+        except _DamagedError as error:
+            damaged[path] = f"{path} is damaged ({error})"
+            continue
+        if about["format"] != FORMAT or about["run"] != run:
+            what = f"format {about['format']}" if about["format"] != FORMAT else f"another run ({about['run']})"
+            raise UserError(f"the checkpoint {path} is of {what}; move it away, or start anew with --force")
+        try:
+            tensors = load(data)
+        except SafetensorError as error:
+            damaged[path] = f"{path} is damaged ({error})"
+            continue
+        if damaged:
+            what = "; ".join(damaged.values())
+            warnings.warn(f"the checkpoint {what}; it is removed, going on from {path.name}", stacklevel=2)
+            for each in damaged:
+                shutil.rmtree(each)
+        return tensors, dict(about["state"])
+    if damaged:
+        raise UserError(f"the checkpoint {'; '.join(damaged.values())}, and there is no other; start anew with --force")
+    return None
+
+
+def _read(path: Path) -> tuple[dict[str, Any], bytes]:
+    """The JSON and the bytes that match its hash."""
     try:
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        text = path / "state.json"
+        if text.stat().st_size > MOST_JSON_BYTES:
+            raise _DamagedError(f"state.json has {text.stat().st_size} bytes")
+        about = json.loads(text.read_text(encoding="utf-8"))
         data = (path / "state.safetensors").read_bytes()
-        if hashlib.sha256(data).hexdigest() != state["sha256"]:
-            raise ValueError("its hash does not match")
-        return load_file(path / "state.safetensors"), dict(state["state"])
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(
-            f"the checkpoint {path} is damaged ({error}); delete that folder to go on from the one before, "
-            "or start anew with --force"
-        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise _DamagedError(str(error)) from error
+    schema = {"format": int, "run": str, "sha256": str, "state": dict, "check": str}
+    if not isinstance(about, dict) or any(not isinstance(about.get(key), kind) for key, kind in schema.items()):
+        raise _DamagedError("state.json has another shape")
+    if about.pop("check") != _check(about):
+        raise _DamagedError("state.json does not match its own hash")
+    if hashlib.sha256(data).hexdigest() != about["sha256"]:
+        raise _DamagedError("its hash does not match")
+    return about, data
+
+
+def _check(about: Mapping[str, Any]) -> str:
+    """Of the JSON itself."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

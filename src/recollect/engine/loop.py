@@ -20,6 +20,7 @@ from recollect.engine.evaluation import Accuracies, evaluate, measure_drift, ori
 from recollect.engine.fit import Fit
 from recollect.engine.observer import Observer
 from recollect.engine.runtime import Runtime
+from recollect.engine.stop import StopRequest
 from recollect.engine.training import Training
 from recollect.engine.update import NonFiniteLossError
 from recollect.errors import UserError
@@ -70,6 +71,8 @@ class Engine:
         checkpoints: Path | None = None,
         checkpoint_seconds: float = 300.0,
         drift: bool = False,
+        run: str = "",
+        stop: StopRequest | None = None,
     ) -> None:
         self.learner, self.stream, self.training, self.runtime = learner, stream, training, runtime
         self.key = Key(seed)
@@ -77,6 +80,8 @@ class Engine:
         self.checkpoints = checkpoints
         self.checkpoint_seconds = checkpoint_seconds
         self.drift = drift
+        self.run_name = run
+        self.stop = stop or StopRequest()
         self.record = Record(environment=runtime.describe())
         self.originals: dict[int, Tensor] = {}
 
@@ -98,7 +103,19 @@ class Engine:
                 found = evaluate(self.learner, self.stream.tasks, "validation", self.stream.pixels, self.runtime)
                 self.record.validation = {name: _mean_of_known(found[name]) for name in ("til", "cil")}
             self._save(done)
+            self._forget_dropped_samples(done)
+            self._tell(lesson)
+            self.stop.check()
         return self.record
+
+    def _forget_dropped_samples(self, done: int) -> None:
+        """Older checkpoints may hold samples that memories have dropped since: they go before the task has ended."""
+        if self.checkpoints is not None and self.learner.memories():
+            checkpoint.keep_only(self.checkpoints, f"task-{done:03}")
+
+    def _tell(self, lesson: Sequence[Task]) -> None:
+        row = {name: self.record.matrices[name][-1] for name in EVALUATIONS}
+        self.observer.event("task", task=lesson[-1].info.index + 1, **row)
 
     def _learn(self, lesson: Sequence[Task], done: int, under_way: UnderWay | None) -> None:
         last = lesson[-1].info
@@ -148,8 +165,9 @@ class Engine:
 
         def after_step(num_images: int) -> None:
             self.record.num_images += num_images
-            if perf_counter() - saved > self.checkpoint_seconds:
+            if perf_counter() - saved > self.checkpoint_seconds or self.stop.number is not None:
                 save()
+            self.stop.check()
 
         try:
             fit.run(self.observer, after_step)
@@ -173,7 +191,6 @@ class Engine:
         if self.drift:
             self._measure_drift(lesson, now)
         self.record.spend("evaluate", started)
-        self.observer.event("task", task=now + 1, **{name: found[name] for name in EVALUATIONS})
 
     def _measure_drift(self, lesson: Sequence[Task], now: int) -> None:
         tasks, pixels = self.stream.tasks, self.stream.pixels
@@ -197,12 +214,13 @@ class Engine:
             tensors |= {f"fit.{name}": tensor for name, tensor in moments.items()}
             position |= {"phase": number, "values": values}
             name += f".phase-{number}.epoch-{fit.epoch:04}.step-{fit.step:06}"
-        path = checkpoint.save(self.checkpoints, name, tensors, {"position": position, "record": vars(self.record)})
+        state = {"position": position, "record": vars(self.record)}
+        path = checkpoint.save(self.checkpoints, name, tensors, state, self.run_name)
         self.observer.event("checkpoint", path=path.name)
 
     def _resume(self, lessons: Sequence[Sequence[Task]]) -> tuple[int, UnderWay | None]:
         """Take the newest checkpoint's state; returns the lessons done and what was under way."""
-        found = checkpoint.load_latest(self.checkpoints) if self.checkpoints else None
+        found = checkpoint.load_latest(self.checkpoints, self.run_name) if self.checkpoints else None
         if found is None:
             return 0, None
         tensors, state = found
@@ -223,6 +241,8 @@ class Engine:
             raise UserError(
                 f"the checkpoint in {self.checkpoints} does not fit this run; start anew with --force"
             ) from error
+        if done and not inside:  # a crash may have come between the two
+            self._forget_dropped_samples(done)
         self._say_what_changed(done)
         return done, under_way
 

@@ -5,13 +5,21 @@ The incoming batch pushes down no old class; only replay sets old and new classe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from recollect.methods._replay import ReplayConfig, ReplayLearner, together
-from recollect.methods.learner import Method, Update
-from recollect.streams import Batch
+from recollect.methods.learner import Method, Phase, Update
+from recollect.streams import Batch, TaskInfo
 
 
 class ERACE(ReplayLearner[ReplayConfig]):
     """Experience replay with an asymmetric cross-entropy."""
+
+    def phases(self, task: TaskInfo) -> Iterator[Phase]:
+        usual = self.classifier_phase(task, self.step, self.config.units)
+        watched = self.classifier_phase(task, self.step, "task")  # the cross-entropy that incoming images train
+        yield replace(usual, validate=watched.validate)
 
     def step(self, batch: Batch, update: Update) -> None:
         ce, now = self.network.cross_entropy, len(batch.y)

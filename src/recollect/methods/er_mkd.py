@@ -1,6 +1,7 @@
 """ER-MKD (Michel et al. 2024): experience replay, and a moving average of the network as teacher.
 
-L = L_CE(batch) + L_CE(replayed) + λ τ² KL(softmax(z̄/τ) || softmax(z/τ)) on both; the mean of both weights predicts.
+L = Σ L_CE + λ τ² KL(softmax(z̄/τ) || softmax(z/τ)) over the batch and the replayed batch, a mean each; the mean of both
+networks' weights predicts.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from recollect.core import Averaged
@@ -53,20 +54,31 @@ class ERMKD(ReplayLearner[ERMKDConfig]):
         drawn = self.replay(batch)
         x = batch.x if drawn is None else together(batch, drawn[1])
         logits = at_least_single(self.network(x))
+        seen, teacher = self.network.seen(), at_least_single(self.teacher(x))
         loss = ce(logits[:now], batch.y, units)
+        distilled = distillation(logits[:now, seen], teacher[:now, seen], self.config.temperature)
         if drawn is not None:
             loss = loss + ce(logits[now:], drawn[0].labels, units)
-        seen, teacher = self.network.seen(), at_least_single(self.teacher(x))
-        distilled = distillation(logits[:, seen], teacher[:, seen], self.config.temperature)
+            distilled = distilled + distillation(logits[now:, seen], teacher[now:, seen], self.config.temperature)
         update(loss + self.config.distill * distilled)
         self.teacher.update(self.network)
         self.remember(batch)
 
     def scores(self, x: Tensor) -> Scores:
-        mine, theirs = self.network.state_dict(), self.teacher.module.state_dict()
-        mean = {name: value.lerp(theirs[name], 0.5) for name, value in mine.items() if value.is_floating_point()}
-        logits: Tensor = functional_call(self.network, mean, (x,))
+        logits: Tensor = functional_call(self.network, self._mean(self.network, self.teacher.module), (x,))
         return Scores(til=logits, cil=logits)
+
+    def features(self, x: Tensor) -> tuple[Tensor, None]:
+        assert isinstance(self.teacher.module, Network)
+        backbone, theirs = self.network.backbone, self.teacher.module.backbone
+        f: Tensor = functional_call(backbone, self._mean(backbone, theirs), (x,))
+        return f, None
+
+    @staticmethod
+    def _mean(one: nn.Module, other: nn.Module) -> dict[str, Tensor]:
+        """The mean of two networks' weights and statistics."""
+        theirs = other.state_dict()
+        return {k: v.lerp(theirs[k], 0.5) for k, v in one.state_dict().items() if v.is_floating_point()}
 
     def parameter_counts(self) -> Parameters:
         return Parameters(num_parameters(self.network, self.teacher), num_parameters(self.network))

@@ -61,11 +61,12 @@ class EWC(Learner[EWCConfig]):
         chosen = torch.randperm(len(data), generator=(data.key / "fisher").generator())[: self.config.fisher_samples]
         parameters = [parameter.requires_grad_(True) for parameter in self.network.backbone.parameters()]
         totals = [torch.zeros_like(parameter) for parameter in parameters]
-        for batch in data.batches(chosen):
-            for x, y in zip(batch.x.split(1), batch.y.split(1), strict=True):
-                loss = self.network.cross_entropy(self.network(x), y, "task")
-                for total, g in zip(totals, torch.autograd.grad(loss, parameters), strict=True):
-                    total += g.square() / len(chosen)
+        with torch.autocast(data.device.type, enabled=False):  # squares of small gradients
+            for batch in data.batches(chosen):
+                for x, y in zip(batch.x.split(1), batch.y.split(1), strict=True):
+                    loss = self.network.cross_entropy(self.network(x), y, "task")
+                    for total, g in zip(totals, torch.autograd.grad(loss, parameters), strict=True):
+                        total += g.square() / len(chosen)
         for index, (parameter, total) in enumerate(zip(parameters, totals, strict=True)):
             self.get_buffer(f"fisher_{index}").mul_(self.config.decay).add_(total)
             self.get_buffer(f"anchor_{index}").copy_(parameter.detach())

@@ -15,6 +15,7 @@ from typing import Any
 from recollect.engine import Observer
 from recollect.errors import UserError
 from recollect.runs.config import RunConfig
+from recollect.runs.lock import NAME as LOCK
 
 UNFINISHED = ".unfinished"
 OWN = ("config.json", "data.json", "events.jsonl", "result.json", "checkpoint")
@@ -46,7 +47,9 @@ class RunFolder:
         self._force = force
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file; give a folder as --out")
-        contents = [p.name for p in path.iterdir() if p.suffix != UNFINISHED] if path.exists() else []
+        contents = (
+            [p.name for p in path.iterdir() if p.suffix != UNFINISHED and p.name != LOCK] if path.exists() else []
+        )
         if contents and "config.json" not in contents:
             raise UserError(f"{path} holds {contents[0]!r} and is no run folder; give an empty or new folder as --out")
         if contents and not force:
@@ -122,6 +125,20 @@ class EventLog(Observer):
 
     def report(self, loss: float | None = None, accuracy: float | None = None) -> None:
         self._other.report(loss, accuracy)
+
+
+def last_data_root(events: Path) -> Path | None:
+    """The data folder named by the last start; a line that a crash cut short is passed over."""
+    found = None
+    for line in events.read_text(encoding="utf-8").splitlines() if events.exists() else ():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("event") == "started":
+            root = event.get("data_root")
+            found = Path(root) if isinstance(root, str) else None
+    return found
 
 
 def code_version() -> str:

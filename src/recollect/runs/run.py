@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from recollect.engine import Engine, Observer, Record, Runtime
+from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, listening
 from recollect.errors import UserError
 from recollect.methods import Learner, Schedule, Setup, methods
 from recollect.metrics import summarise
 from recollect.nets import Network, as_backbone, backbones
 from recollect.rng import Key
 from recollect.runs.config import RunConfig
-from recollect.runs.folder import EventLog, RunFolder, code_version, read_json
+from recollect.runs.folder import EventLog, RunFolder, code_version, last_data_root, read_json
+from recollect.runs.lock import locked
 from recollect.streams import Stream, open_stream
 
 
@@ -46,11 +48,13 @@ def run(
     command: str = "",
     stream: Stream | None = None,
     backbone: nn.Module | None = None,
+    heed_signals: bool = False,
 ) -> dict[str, Any]:
     """Do the run, or go on with it, or return its result where it is finished.
 
-    A config of the stream 'tensors' is run on the `stream` given; one of the backbone 'own' with the `backbone` given,
-    which is trained in place.
+    While it works the folder is locked: another process is refused. With `heed_signals` (in a main thread) Ctrl-C and
+    SIGTERM let the step under way finish, save it, and raise `StoppedError`. A config of the stream 'tensors' is run on
+    the `stream` given; one of the backbone 'own' with the `backbone` given, which is trained in place.
     """
     config = _settled(config, out, device, force=force)
     folder = RunFolder(out, config, force=force)
@@ -66,25 +70,38 @@ def run(
     if finished is not None:
         return finished
     learner = build_learner(config, stream, backbone)
-    folder.claim(stream.describe())
-    log = EventLog(folder.path / "events.jsonl", observer or Observer())
-    log.event("started", command=command, config=config.hash)
-    engine = Engine(
-        learner,
-        stream,
-        config.training,
-        runtime,
-        config.seed,
-        observer=log,
-        checkpoints=folder.checkpoints,
-        checkpoint_seconds=checkpoint_seconds,
-        drift=config.measure_drift,
-    )
-    record = engine.run()
-    result = _result(config, learner, record, runtime, command)
-    folder.finish(result)
-    log.event("finished")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with locked(folder.path):
+        folder.claim(stream.describe())
+        log = EventLog(folder.path / "events.jsonl", observer or Observer())
+        log.event("started", command=command, config=config.hash, data_root=str(data_root) if data_root else None)
+        with listening() if heed_signals else nullcontext(StopRequest()) as stop:
+            engine = Engine(
+                learner,
+                stream,
+                config.training,
+                runtime,
+                config.seed,
+                observer=log,
+                checkpoints=folder.checkpoints,
+                checkpoint_seconds=checkpoint_seconds,
+                drift=config.measure_drift,
+                run=config.hash,
+                stop=stop,
+            )
+            record = engine.run()
+        result = _result(config, learner, record, runtime, command)
+        folder.finish(result)
+        log.event("finished")
     return result
+
+
+def begun(out: Path) -> tuple[RunConfig, Path | None]:
+    """The config of the run in a folder, and where its data lay when it was last started."""
+    if not (out / "config.json").exists():
+        raise UserError(f"{out} holds no run; begin one with recollect run --out {out}")
+    config = RunConfig.from_json(read_json(out / "config.json"))
+    return config, last_data_root(out / "events.jsonl")
 
 
 def _settled(config: RunConfig, out: Path, device: str, *, force: bool) -> RunConfig:
@@ -114,6 +131,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "validation": record.validation,
         "drift": {"drifted": record.drifted, "rectified": record.rectified} if config.measure_drift else None,
         "parameters": {"training": parameters.training, "inference": parameters.inference},
+        "values_held": _values_held(learner),
         "memory": {"samples": sum(map(len, learner.memories())), "bytes": sum(m.num_bytes for m in learner.memories())},
         "seconds": record.seconds,
         "images_per_second": record.num_images / training_seconds,
@@ -123,3 +141,11 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "commit": code_version(),
         "environment": runtime.describe(),
     }
+
+
+def _values_held(learner: Learner[Any]) -> int:
+    """All that is carried to the next task, in float32 equivalents: weights, statistics, importances, samples held."""
+    slots = {id(buffer) for memory in learner.memories() for buffer in memory.buffers()}
+    tensors = [*learner.parameters(), *learner.buffers()]
+    held = sum(tensor.nbytes for tensor in tensors if id(tensor) not in slots)
+    return (held + sum(memory.num_bytes for memory in learner.memories())) // 4
