@@ -171,6 +171,54 @@ def list_(*, stream: str | None = None, method: str | None = None, backbone: str
 
 
 @app.command
+def audit(
+    folder: Path,
+    *,
+    against: Path | None = None,
+    expect: Literal["none", "previous", "reservoir"] | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """List everything a run folder keeps, checkpoints included: every tensor, and every training sample.
+
+    It says what is stored, not what weights may reveal.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    against
+        A folder of images to look for in everything stored: as bytes or floats, normalised, mirrored, shifted, noisy.
+    expect
+        Fail (exit code 1) unless the folder holds no samples (none), samples of the last tasks only (previous), or no
+        more than the memory's budget (reservoir); with --against also where an image is found outside such samples.
+    json
+        Print the whole list as JSON.
+    """
+    from rich.console import Console
+
+    from recollect.cli.auditing import show_audit
+
+    sys.exit(show_audit(Console(), folder, against, expect, as_json=json))
+
+
+@app.command
+def purge(folder: Path, *, task: int) -> None:
+    """Remove a task's samples from every checkpoint of a run, verified by the audit.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    task
+        The task's number, from 1.
+    """
+    from recollect.audit import purge as remove
+
+    num = remove(folder, task)
+    print(f"{num} samples of task {task} removed; the audit finds none left.")
+
+
+@app.command
 def demo(*, seeds: int = 1, out: Path = Path("runs/demo"), threads: int = 0) -> None:
     """See RFE hold on to old tasks where fine-tuning forgets: finetune, er, rfe and joint on split-digits.
 

@@ -14,7 +14,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
@@ -27,6 +27,14 @@ KEPT = 2
 FORMAT = 1
 MOST_JSON_BYTES = 64 << 20
 UNFINISHED = "unfinished"
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint holds."""
+
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+    run: str
 
 
 class _DamagedError(Exception):
@@ -119,6 +127,15 @@ def load_latest(folder: Path, run: str = "") -> tuple[dict[str, Tensor], dict[st
     if damaged:
         raise UserError(f"the checkpoint {'; '.join(damaged.values())}, and there is no other; start anew with --force")
     return None
+
+
+def load_one(path: Path) -> Checkpoint:
+    """One checkpoint, refused where it is damaged."""
+    try:
+        about, data = _read(path)
+        return Checkpoint(load(data), about["state"], about["run"])
+    except (_DamagedError, SafetensorError) as error:
+        raise UserError(f"the checkpoint {path} is damaged ({error}); remove it") from error
 
 
 def _read(path: Path) -> tuple[dict[str, Any], bytes]:

@@ -1,15 +1,4 @@
-"""The conformance suite: what every method must do, for ours and for yours.
-
-    from recollect.testing import check_method
-
-    def test_my_method():
-        check_method("my-method")                       # registered, or an entry point
-        check_method(Method(MyLearner, MyConfig(), "")) # or the row itself
-
-Each check raises AssertionError with what was expected. The streams are random pictures of a few pixels; nothing is
-downloaded and all checks of a method together take seconds. Options called `memory`, `auxiliary_dim` and the like are
-made small; name your own with `small={"exemplars": 6}`, where samples of all memories together may not exceed `budget`.
-"""
+"""The checks themselves: each takes a method's row and raises AssertionError with what was expected."""
 
 from __future__ import annotations
 
@@ -18,65 +7,22 @@ import dataclasses
 import json
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from recollect.core.frozen import Averaged, Frozen
-from recollect.engine import Engine, Observer, Runtime, Training
-from recollect.methods import Learner, Method, Schedule, Setup, methods
+from recollect.engine import Observer
+from recollect.methods import Method, methods
 from recollect.methods.learner import num_parameters
-from recollect.nets import Network, as_backbone
-from recollect.nets.convnet import ConvNet
+from recollect.nets import as_backbone
 from recollect.registry import lookup
 from recollect.rng import Key
 from recollect.runs.settings import check, options_of
-from recollect.streams import Stream, stream_from_tensors
-
-SMALL = {"memory": 6, "auxiliary_dim": 8, "projection_dim": 4, "attention_dim": 4, "fisher_samples": 5}
-EPOCHS = 2
-
-
-def check_method(method: str | Method, *, small: Mapping[str, Any] | None = None, budget: int = 6) -> None:
-    """Hold a method to the contract: every check below, one after the other."""
-    row: Method = lookup("method", methods(), method) if isinstance(method, str) else method
-    row = row._replace(config=dataclasses.replace(row.config, **(small or {})))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # what a method warns of on odd streams is its own affair
-        for each in CHECKS:
-            each(row)
-        memory_stays_within_its_budget(row, budget)
-
-
-def pictures(sizes: Sequence[int], *, size: int = 16, channels: int = 3, per_class: int = 10) -> Stream:
-    """Random pictures whose brightness tells the class, in tasks of the given sizes."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(sum(sizes)).repeat_interleave(per_class)
-    noise = torch.randint(0, 60, (len(labels), channels, size, size), generator=generator)
-    images = (noise + (labels * 180 // max(sum(sizes) - 1, 1))[:, None, None, None]).to(torch.uint8)
-    names = [str(label) for label in range(sum(sizes))]
-    tasks = [names[sum(sizes[:t]) : sum(sizes[: t + 1])] for t in range(len(sizes))]
-    return stream_from_tensors(images, labels, images.flip(0), labels.flip(0), tasks=tasks, crop_padding=2)
-
-
-def build(row: Method, stream: Stream, backbone: nn.Module | None = None, epochs: int = EPOCHS) -> Learner[Any]:
-    """A small learner, before its first task."""
-    known = {field.name for field in dataclasses.fields(row.config)}
-    config = dataclasses.replace(row.config, **{name: value for name, value in SMALL.items() if name in known})
-    with Key(1).initialising():
-        network = Network(backbone or ConvNet(stream.image_shape[0], 4), Key(1))
-    return row.learner(network, config, Setup(stream.image_shape, Schedule(epochs, 1e-2), Key(1)))
-
-
-def teach(learner: Learner[Any], stream: Stream, **options: Any) -> Engine:
-    """Learn the stream on this machine's processor or accelerator."""
-    training = Training(epochs=EPOCHS, learning_rate=1e-2, batch_size=8)
-    engine = Engine(learner, stream, training, Runtime.choose(), 1, **options)
-    engine.run()
-    return engine
+from recollect.testing.harness import SMALL, assert_same, begun, build, pictures, statistics, still, teach
 
 
 def scores_are_shaped_and_finite(row: Method) -> None:
@@ -143,7 +89,7 @@ def learns(row: Method) -> None:
                 losses.append(fields["loss"])
 
     stream = pictures((2,))
-    first_phase = f"task 1 · {next(iter(_begun(row, stream).phases(stream.tasks[0].info))).name}"
+    first_phase = f"task 1 · {next(iter(begun(row, stream).phases(stream.tasks[0].info))).name}"
     teach(build(row, stream, epochs=8), stream, observer=Listen())
     assert losses[-1] < losses[0], f"the loss went from {losses[0]:.4f} to {losses[-1]:.4f} over {len(losses)} epochs"
 
@@ -161,16 +107,16 @@ def only_trained_parameters_move(row: Method) -> None:
             trained = {id(p) for group in phase.groups.values() for p in group}
             assert trained, f"the phase {phase.name} trains nothing"
             awake = {id(part) for module in phase.training for part in module.modules()}
-            before = _still(learner, trained) | _statistics(learner, awake)
+            before = still(learner, trained) | statistics(learner, awake)
             yield phase
-            now = _still(learner, trained) | _statistics(learner, awake)
+            now = still(learner, trained) | statistics(learner, awake)
             moved = [name for name, value in before.items() if not torch.equal(value, now[name])]
             assert not moved, f"the phase {phase.name} moved {moved[:3]}, which it does not list"
 
     def ended(task: Any, data: Any) -> None:
-        before = _still(learner, set())
+        before = still(learner, set())
         end_task(task, data)
-        now = _still(learner, set())
+        now = still(learner, set())
         moved = [name for name, value in before.items() if not torch.equal(value, now[name])]
         assert not moved, f"end_task moved {moved[:3]}"
 
@@ -218,7 +164,7 @@ def same_seed_gives_same_bits(row: Method) -> None:
     teach(first, stream)
     torch.randn(3)
     teach(second, stream)
-    _assert_same(first, second, "a second run with the same seed")
+    assert_same(first, second, "a second run with the same seed")
 
 
 def resumes_mid_phase_to_the_same_bits(row: Method) -> None:
@@ -247,7 +193,7 @@ def resumes_mid_phase_to_the_same_bits(row: Method) -> None:
             learner = build(row, stream)
             again = teach(learner, stream, **options).record
         assert again.matrices == record.matrices, f"accuracies differ after a stop at {share:.0%} of the run"
-        _assert_same(whole, learner, f"the run stopped at {share:.0%}")
+        assert_same(whole, learner, f"the run stopped at {share:.0%}")
 
 
 def config_survives_json(row: Method) -> None:
@@ -296,38 +242,12 @@ CHECKS: tuple[Callable[[Method], None], ...] = (
 )
 
 
-def _begun(row: Method, stream: Stream) -> Learner[Any]:
-    learner = build(row, stream)
-    learner.begin_task(stream.tasks[0].info)
-    return learner
-
-
-def _still(learner: nn.Module, trained: set[int]) -> dict[str, Tensor]:
-    """Copies of all parameters that are neither trained nor averages, which move by their own rule."""
-    averages = [f"{prefix}." for prefix, module in learner.named_modules() if isinstance(module, Averaged)]
-    return {
-        name: parameter.detach().clone()
-        for name, parameter in learner.named_parameters()
-        if id(parameter) not in trained and not name.startswith(tuple(averages))
-    }
-
-
-def _statistics(learner: nn.Module, awake: set[int]) -> dict[str, Tensor]:
-    """Copies of the BatchNorm statistics of modules that evaluate; an average's and an adapting teacher's may move."""
-    moving = [
-        f"{prefix}."
-        for prefix, module in learner.named_modules()
-        if isinstance(module, Averaged) or (isinstance(module, Frozen) and module.statistics == "adapting")
-    ]
-    return {
-        f"{name}.running_mean": module.get_buffer("running_mean").clone()
-        for name, module in learner.named_modules()
-        if isinstance(module, nn.BatchNorm2d) and id(module) not in awake and not name.startswith(tuple(moving))
-    }
-
-
-def _assert_same(a: nn.Module, b: nn.Module, what: str) -> None:
-    mine, theirs = a.state_dict(), b.state_dict()
-    assert mine.keys() == theirs.keys(), f"{what} has other tensors"
-    different = [name for name in mine if not torch.equal(mine[name], theirs[name])]
-    assert not different, f"{what} differs in {different[:3]}"
+def check_method(method: str | Method, *, small: Mapping[str, Any] | None = None, budget: int = 6) -> None:
+    """Hold a method to the contract: every check below, one after the other."""
+    row: Method = lookup("method", methods(), method) if isinstance(method, str) else method
+    row = row._replace(config=dataclasses.replace(row.config, **(small or {})))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # what a method warns of on odd streams is its own affair
+        for each in CHECKS:
+            each(row)
+        memory_stays_within_its_budget(row, budget)

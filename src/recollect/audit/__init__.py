@@ -1,0 +1,7 @@
+"""What a folder keeps: every tensor, every stored sample, and whether given images are anywhere in it."""
+
+from recollect.audit.inventory import Audit, Entry, Store, take_stock
+from recollect.audit.purge import purge
+from recollect.audit.search import Finding, Searcher, read_images
+
+__all__ = ["Audit", "Entry", "Finding", "Searcher", "Store", "purge", "read_images", "take_stock"]

@@ -1,0 +1,160 @@
+"""A list of everything a run or model folder holds: tensors with what they are, stores of samples, and other files.
+
+Only safetensors files hold tensors. A store is a memory's group of tensors: `images`, `labels`, `tasks` and further
+fields side by side, of which the first `size` rows are samples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from recollect.errors import UserError
+
+KNOWN_FILES = {"config.json", "data.json", "events.jsonl", "result.json", "state.json", "lock"}
+KINDS = (
+    ("fit.", "state of the optimiser"),
+    ("drift.", "features of a task's test images, for the drift report"),
+    (".past.", "memory of RFE"),
+    (".memory.", "memory"),
+    (".retrospectors.", "retrospector"),
+    (".auxiliaries.", "auxiliary extractor"),
+    (".adapter.", "adapter of the second stage"),
+    (".anchor.", "frozen copy of the network"),
+    (".recent.", "frozen copy of the network"),
+    (".previous.", "frozen copy of the network"),
+    (".teacher.", "moving average of the network"),
+    (".stable.", "moving average of the network"),
+    (".plastic.", "moving average of the network"),
+    (".means.", "class means"),
+    (".fisher_", "importance of weights"),
+    (".importance_", "importance of weights"),
+    (".path_", "importance of weights"),
+    (".anchor_", "weights after the last task"),
+    (".attentions.", "attention of a task"),
+    (".experts.", "expert of a task"),
+    (".backbone.", "network"),
+    (".heads.", "network"),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of one file."""
+
+    file: Path
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Store:
+    """The samples of one memory in one file, as task numbers counted from 1."""
+
+    file: Path
+    name: str
+    capacity: int
+    tasks: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Everything in a folder."""
+
+    folder: Path
+    entries: list[Entry]
+    stores: list[Store]
+    others: list[Path]
+    """Files that are neither tensors nor part of a run folder."""
+    config: dict[str, Any]
+
+    def problems(self, expect: str) -> list[str]:
+        """Where the folder holds more than `none`, `previous` or `reservoir` allows."""
+        if expect not in ("none", "previous", "reservoir"):
+            raise UserError(f"--expect is none, previous or reservoir; got {expect!r}")
+        found = [f"{path} is no file of a run and is not understood" for path in self.others]
+        method = self.config.get("method", {})
+        for store in self.stores:
+            where = f"{store.file}, {store.name}"
+            if expect == "none" and len(store):
+                found.append(f"{where} holds {len(store)} samples of tasks {_list(store.tasks)}")
+            if expect == "previous":
+                last, newest = int(method.get("last_tasks", 1)), _num_tasks(store.file)
+                old = [task for task in store.tasks if task <= newest - last]
+                if old:
+                    found.append(f"{where} holds {len(old)} samples of tasks {_list(old)}, older than the last {last}")
+            budget = int(method.get("memory", store.capacity))
+            if len(store) > budget:
+                found.append(f"{where} holds {len(store)} samples, more than the budget of {budget}")
+        return found
+
+
+def take_stock(folder: Path) -> Audit:
+    """List a folder's contents; a file that cannot be read is an error, not an omission."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder")
+    entries, stores, others = [], [], []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() or path.is_symlink()):
+        if path.suffix == ".safetensors":
+            for name, tensor in tensors_of(path):
+                entries.append(Entry(path, name, kind_of(name), tuple(tensor.shape), tensor.nbytes))
+            stores += stores_of(path)
+        elif path.name not in KNOWN_FILES or path.is_symlink():
+            others.append(path)
+    config = folder / "config.json"
+    try:
+        settings = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
+    except ValueError as error:
+        raise UserError(f"{config} cannot be read ({error})") from error
+    return Audit(folder, entries, stores, others, settings if isinstance(settings, dict) else {})
+
+
+def tensors_of(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors of a file, one at a time."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                yield name, file.get_tensor(name)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read ({error}); the audit would be incomplete") from error
+
+
+def stores_of(path: Path) -> list[Store]:
+    """The memories in a file."""
+    held = {name: tensor for name, tensor in tensors_of(path) if name.endswith((".images", ".tasks", "._extra_state"))}
+    found = []
+    for name, images in held.items():
+        prefix = name.removesuffix(".images")
+        tasks, size = held.get(f"{prefix}.tasks"), held.get(f"{prefix}._extra_state")
+        if not name.endswith(".images") or tasks is None or size is None:
+            continue
+        num = int(size[0]) if images.flatten(1).any() else 0
+        found.append(Store(path, prefix, len(images), tuple(int(task) + 1 for task in tasks[:num].tolist())))
+    return found
+
+
+def kind_of(name: str) -> str:
+    """What a tensor is, by its name."""
+    return next((kind for part, kind in KINDS if part in f".{name}" or name.startswith(part)), "other")
+
+
+def _num_tasks(file: Path) -> int:
+    """The tasks that had ended when a checkpoint was written."""
+    digits = file.parent.name.removeprefix("task-").partition(".")[0]
+    return int(digits) if digits.isdecimal() else torch.iinfo(torch.int64).max
+
+
+def _list(tasks: tuple[int, ...] | list[int]) -> str:
+    return ", ".join(map(str, sorted(set(tasks))))

@@ -1,0 +1,54 @@
+"""Take a task's samples out of every checkpoint of a run, for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from recollect.audit.inventory import take_stock
+from recollect.engine import checkpoint
+from recollect.errors import UserError
+from recollect.runs.lock import locked
+
+
+def purge(folder: Path, task: int) -> int:
+    """Remove the samples of a task (counted from 1) everywhere, and make sure of it; returns how many were removed.
+
+    The run can go on afterwards, but not to the bits it would have reached with them.
+    """
+    if task < 1:
+        raise UserError(f"tasks count from 1, got {task}")
+    take_stock(folder)
+    removed = 0
+    with locked(folder):
+        for path in checkpoint.ordered(folder / "checkpoint"):
+            found = checkpoint.load_one(path)
+            num = sum(_empty(found.tensors, name.removesuffix(".images"), task - 1) for name in _stores(found.tensors))
+            if num:
+                checkpoint.save(path.parent, path.name, found.tensors, found.state, found.run)
+            removed += num
+        left = [store for store in take_stock(folder).stores if task in store.tasks]
+    if left:
+        raise UserError(f"samples of task {task} are still in {left[0].file}, which is no checkpoint; remove it")
+    return removed
+
+
+def _stores(tensors: dict[str, Tensor]) -> list[str]:
+    return [name for name in tensors if name.endswith(".images") and f"{name.removesuffix('.images')}.tasks" in tensors]
+
+
+def _empty(tensors: dict[str, Tensor], prefix: str, task: int) -> int:
+    """Close the ranks of a memory after a task's samples are gone; free slots are zero."""
+    size, num_offered = tensors[f"{prefix}._extra_state"].tolist()
+    keep = (tensors[f"{prefix}.tasks"][:size] != task).nonzero()[:, 0]
+    capacity = len(tensors[f"{prefix}.images"])
+    for name, tensor in tensors.items():
+        if name.startswith(f"{prefix}.") and not name.endswith("._extra_state"):
+            assert len(tensor) == capacity, f"{name} is no field of the memory"
+            kept = tensor[keep].clone()
+            tensor.zero_()
+            tensor[: len(keep)] = kept
+    tensors[f"{prefix}._extra_state"] = torch.tensor([len(keep), num_offered])
+    return int(size) - len(keep)

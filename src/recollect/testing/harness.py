@@ -1,0 +1,86 @@
+"""Small streams and learners for the checks, and what is compared before and after."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recollect.core.frozen import Averaged, Frozen
+from recollect.engine import Engine, Runtime, Training
+from recollect.methods import Learner, Method, Schedule, Setup
+from recollect.nets import Network
+from recollect.nets.convnet import ConvNet
+from recollect.rng import Key
+from recollect.streams import Stream, stream_from_tensors
+
+SMALL = {"memory": 6, "auxiliary_dim": 8, "projection_dim": 4, "attention_dim": 4, "fisher_samples": 5}
+EPOCHS = 2
+
+
+def pictures(sizes: Sequence[int], *, size: int = 16, channels: int = 3, per_class: int = 10) -> Stream:
+    """Random pictures whose brightness tells the class, in tasks of the given sizes."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(sum(sizes)).repeat_interleave(per_class)
+    noise = torch.randint(0, 60, (len(labels), channels, size, size), generator=generator)
+    images = (noise + (labels * 180 // max(sum(sizes) - 1, 1))[:, None, None, None]).to(torch.uint8)
+    names = [str(label) for label in range(sum(sizes))]
+    tasks = [names[sum(sizes[:t]) : sum(sizes[: t + 1])] for t in range(len(sizes))]
+    return stream_from_tensors(images, labels, images.flip(0), labels.flip(0), tasks=tasks, crop_padding=2)
+
+
+def build(row: Method, stream: Stream, backbone: nn.Module | None = None, epochs: int = EPOCHS) -> Learner[Any]:
+    """A small learner, before its first task."""
+    known = {field.name for field in dataclasses.fields(row.config)}
+    config = dataclasses.replace(row.config, **{name: value for name, value in SMALL.items() if name in known})
+    with Key(1).initialising():
+        network = Network(backbone or ConvNet(stream.image_shape[0], 4), Key(1))
+    return row.learner(network, config, Setup(stream.image_shape, Schedule(epochs, 1e-2), Key(1)))
+
+
+def teach(learner: Learner[Any], stream: Stream, **options: Any) -> Engine:
+    """Learn the stream on this machine's processor or accelerator."""
+    training = Training(epochs=EPOCHS, learning_rate=1e-2, batch_size=8)
+    engine = Engine(learner, stream, training, Runtime.choose(), 1, **options)
+    engine.run()
+    return engine
+
+
+def begun(row: Method, stream: Stream) -> Learner[Any]:
+    learner = build(row, stream)
+    learner.begin_task(stream.tasks[0].info)
+    return learner
+
+
+def still(learner: nn.Module, trained: set[int]) -> dict[str, Tensor]:
+    """Copies of all parameters that are neither trained nor averages, which move by their own rule."""
+    averages = [f"{prefix}." for prefix, module in learner.named_modules() if isinstance(module, Averaged)]
+    return {
+        name: parameter.detach().clone()
+        for name, parameter in learner.named_parameters()
+        if id(parameter) not in trained and not name.startswith(tuple(averages))
+    }
+
+
+def statistics(learner: nn.Module, awake: set[int]) -> dict[str, Tensor]:
+    """Copies of the BatchNorm statistics of modules that evaluate; an average's and an adapting teacher's may move."""
+    moving = [
+        f"{prefix}."
+        for prefix, module in learner.named_modules()
+        if isinstance(module, Averaged) or (isinstance(module, Frozen) and module.statistics == "adapting")
+    ]
+    return {
+        f"{name}.running_mean": module.get_buffer("running_mean").clone()
+        for name, module in learner.named_modules()
+        if isinstance(module, nn.BatchNorm2d) and id(module) not in awake and not name.startswith(tuple(moving))
+    }
+
+
+def assert_same(a: nn.Module, b: nn.Module, what: str) -> None:
+    mine, theirs = a.state_dict(), b.state_dict()
+    assert mine.keys() == theirs.keys(), f"{what} has other tensors"
+    different = [name for name in mine if not torch.equal(mine[name], theirs[name])]
+    assert not different, f"{what} differs in {different[:3]}"
