@@ -1,0 +1,189 @@
+"""Odd streams, full disks, strangers' files: the right thing is done, or what is wrong is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+
+from recollect.audit import take_stock
+from recollect.engine import checkpoint
+from recollect.errors import UserError
+from recollect.runs import resolve, run
+from recollect.streams import stream_from_tensors
+from tests.conftest import make_learner, make_stream, teach
+from tests.runs.test_runs import recollect
+
+
+def test_a_hundred_tasks_run_through_with_flat_memory() -> None:
+    """Nothing but the model itself grows: resident memory after the last task is close to that after the twentieth."""
+    stream = make_stream((1,) * 100, per_class=2)
+    learner = make_learner("rfe", stream, identity="class-means")
+    sizes: list[int] = []
+
+    from recollect.engine import Observer
+
+    class Watch(Observer):
+        def event(self, kind: str, **fields: object) -> None:
+            if kind == "task":
+                sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+    with pytest.warns(UserWarning, match="no validation images"):
+        record = teach(learner, stream, observer=Watch()).record
+    assert len(record.matrices["til"]) == 100
+    assert sizes[-1] - sizes[19] < 150 * 1024  # kilobytes
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("size", [16, 17, 64, 224])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_of_any_size_and_of_one_or_three_channels(size: int, channels: int) -> None:
+    stream = make_stream((2, 1), per_class=3, size=size, channels=channels)
+    for name in ("rfe", "er"):
+        matrix = teach(make_learner(name, stream), stream).record.matrices["til"]
+        assert all(cell is not None for cell in matrix[-1])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_task_of_one_image_and_one_of_ten_thousand_classes() -> None:
+    labels = torch.cat([torch.zeros(1, dtype=torch.int64), torch.arange(1, 10_001)])
+    images = torch.randint(0, 256, (len(labels), 1, 16, 16), dtype=torch.uint8)
+    names = [["only"], [f"c{i}" for i in range(10_000)]]
+    every = [name for task in names for name in task]
+    stream = stream_from_tensors(
+        images, labels, images[:50], labels[:50], tasks=names, class_names=every, validation=0.0
+    )
+    learner = make_learner("rfe", stream)
+    matrix = teach(learner, stream).record.matrices["cil"]
+    assert learner.network.units(1) == slice(1, 10_001)
+    assert all(cell is not None for cell in matrix[-1])
+
+
+def test_streams_that_make_no_sense_are_refused() -> None:
+    images, labels = torch.zeros(4, 3, 16, 16, dtype=torch.uint8), torch.tensor([0, 0, 1, 1])
+    names = {"class_names": ["a", "b"]}
+    with pytest.raises(UserError, match="labels go up to 7 but there are 2 different class names"):
+        stream_from_tensors(images, torch.tensor([0, 0, 1, 7]), images, labels, tasks=2, **names)
+    with pytest.raises(UserError, match="labels count classes from 0"):
+        stream_from_tensors(images, torch.tensor([0, 0, 1, -1]), images, labels, tasks=2, **names)
+    with pytest.raises(UserError, match="labels go up to 1 but there are 1 different class names"):
+        stream_from_tensors(images, labels, images, labels, tasks=2, class_names=["a", "a"])
+    with pytest.raises(UserError, match="a class belongs to one task only"):
+        stream_from_tensors(images, labels, images, labels, tasks=[["a"], ["a"]], **names)
+    with pytest.raises(UserError, match="training images must be uint8"):
+        stream_from_tensors(torch.full((4, 3, 16, 16), float("nan")), labels, images, labels, tasks=2, **names)
+
+
+def test_names_in_any_script_reach_the_run_folder(tmp_path: Path) -> None:
+    images, labels = torch.randint(0, 256, (12, 3, 16, 16), dtype=torch.uint8), torch.arange(12) % 2
+    names = ["кошка", "犬 🐕"]
+    stream = stream_from_tensors(images, labels, images, labels, tasks=2, class_names=names, validation=0.0)
+    config = resolve("tensors", "finetune", 0, {"backbone": "convnet", "width": 2, "epochs": 1}, precision="fp32")
+    with pytest.warns(UserWarning, match="no validation images"):
+        run(config, tmp_path / "läuft", stream=stream, device="cpu")
+    data = json.loads((tmp_path / "läuft" / "data.json").read_text(encoding="utf-8"))
+    assert [task["classes"] for task in data["tasks"]] == [["кошка"], ["犬 🐕"]]
+
+
+def test_a_clock_that_jumps_backwards_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    stream = make_stream()
+    whole, jumped = make_learner("rfe", stream), make_learner("rfe", stream)
+    teach(whole, stream)
+    monkeypatch.setattr(time, "time", lambda: random.Random(0).uniform(0, 2e9))
+    teach(jumped, stream)
+    assert all(
+        torch.equal(a, b) for a, b in zip(whole.state_dict().values(), jumped.state_dict().values(), strict=True)
+    )
+
+
+def test_more_threads_than_cores_work(tmp_path: Path) -> None:
+    words = ["run", "--stream", "split-digits", "--method", "rfe", "--tasks", 2, "--train-per-class", 5]
+    words += ["--set", "epochs=1", "retrospect_epochs=1", "backbone.width=2", "--out", tmp_path / "run", "--threads", 8]
+    done = recollect(*words)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_disk_that_fills_up_is_said_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
+    """The system refuses files beyond a size, as a full disk does; afterwards the same command goes on."""
+    import subprocess
+    import sys
+
+    out = tmp_path / "run"
+    words = ["run", "--stream", "split-digits", "--method", "rfe", "--tasks", "2", "--train-per-class", "20"]
+    words += ["--set", "epochs=2", "retrospect_epochs=2", "backbone.width=8", "--out", str(out)]
+    command = [sys.executable, "-m", "recollect", *words]
+
+    def small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=small_files)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "cannot be written" in done.stderr
+    assert not (out / "checkpoint" / "unfinished").exists()
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
+    if os.geteuid() == 0:  # whom only the kernel's own folders keep out
+        locked = Path("/proc")
+    done = recollect("run", "--stream", "split-digits", "--method", "finetune", "--out", locked / "run")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert f"{locked / 'run'}" in done.stderr
+    assert "check the path, its permissions and the space left" in done.stderr
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    """Bits flipped, pieces cut out, doubled or overwritten with extreme numbers."""
+    changed = bytearray(data)
+    for _ in range(rng.randint(1, 8)):
+        at = rng.randrange(len(changed)) if changed else 0
+        match rng.randrange(5):
+            case 0 if changed:
+                changed[at] ^= 1 << rng.randrange(8)
+            case 1:
+                del changed[at : at + rng.randrange(1, 200)]
+            case 2:
+                changed[at:at] = changed[at : at + rng.randrange(1, 200)]
+            case 3:
+                changed[at : at + 8] = rng.choice([b"\xff" * 8, b"\x00" * 8, b"99999999", b'"]}[{"', b"1e999999"])
+            case _:
+                del changed[at:]
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("file", ["state.safetensors", "state.json"])
+def test_thousands_of_mutated_checkpoints_are_refused_without_a_crash(file: str, tmp_path: Path) -> None:
+    """Behind a matching hash, as a stranger could make it: a clear refusal or a load, never anything else."""
+    stream = make_stream()
+    teach(make_learner("rfe-p", stream), stream, checkpoints=tmp_path)
+    (path,) = checkpoint.ordered(tmp_path)
+    whole = {name: (path / name).read_bytes() for name in ("state.safetensors", "state.json")}
+    rng = random.Random(file)
+    refused = 0
+    for _ in range(1500):
+        (path / file).write_bytes(mutated(whole[file], rng))
+        if file == "state.safetensors":  # a stranger can make the hash fit
+            about = json.loads(whole["state.json"])
+            about["sha256"] = checkpoint._hash(path / file)
+            del about["check"]
+            (path / "state.json").write_text(json.dumps(about | {"check": checkpoint._check(about)}))
+        try:
+            checkpoint.load_one(path)
+            take_stock(tmp_path)
+        except UserError:
+            refused += 1
+    assert refused > 750
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert before < 4 << 20  # kilobytes: nothing was allocated on a file's word
