@@ -259,3 +259,35 @@ def test_downloads_try_mirrors_check_hashes_and_start_again_cleanly(server, data
     monkeypatch.delenv("RECOLLECT_MIRRORS")
     (root / "good" / good.filename).unlink()
     assert len(load_cifar100(OPTIONS, None, archive).train_labels) == 300  # kept: nothing is fetched again
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_a_member_that_would_unpack_to_too_much_is_refused(kind: str, tmp_path: Path, monkeypatch) -> None:
+    from recollect.streams import archive
+
+    path = tmp_path / f"bomb.{kind}"
+    if kind == "tar":
+        with tarfile.open(path, "w:gz") as packed:
+            (tmp_path / "zeros").write_bytes(bytes(200_000))
+            packed.add(tmp_path / "zeros", "data/zeros")
+        files: archive.Files = archive.Tar(path, "data", "")
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+            packed.writestr("data/zeros", bytes(200_000))
+        files = archive.Zip(path, "data", "")
+    assert path.stat().st_size < 2000
+    assert len(files.read("zeros")) == 200_000
+    monkeypatch.setattr(archive, "MOST_BYTES", 100_000)
+    with pytest.raises(UserError, match="it would unpack to 200000 bytes, more than 100000"):
+        files.read("zeros")
+
+
+def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch) -> None:
+    from recollect.streams import images
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (400, 300)).save(buffer, "PNG")
+    assert images.decode_image(io.BytesIO(buffer.getvalue()), "it").shape == (3, 300, 400)
+    monkeypatch.setattr(images, "MOST_PIXELS", 100_000)
+    with pytest.raises(UserError, match="it is not a readable image .400 x 300 pixels, more than 100000"):
+        images.decode_image(io.BytesIO(buffer.getvalue()), "it")

@@ -16,6 +16,7 @@ from pathlib import Path
 from recollect.errors import UserError
 
 CHUNK = 1 << 20
+MOST_BYTES = 1 << 30  # of one member; the largest of the official archives has 153 MB
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ class Tar(Files):
         return self._md5
 
     def _read(self, name: str) -> bytes:
-        stream = self._tar.extractfile(self._members[f"{self._folder}/{name}"])
+        member = self._members[f"{self._folder}/{name}"]
+        _check_size(member.size)
+        stream = self._tar.extractfile(member)
         assert stream is not None
         return stream.read()
 
@@ -108,7 +111,9 @@ class Zip(Files):
         return self._md5
 
     def _read(self, name: str) -> bytes:
-        return self._zip.read(f"{self._folder}/{name}")
+        member = self._zip.getinfo(f"{self._folder}/{name}")
+        _check_size(member.file_size)
+        return self._zip.read(member)
 
 
 def data_folder() -> Path:
@@ -215,3 +220,8 @@ class _Bar:
 
     def close(self) -> None:
         self._progress.stop()
+
+
+def _check_size(num_bytes: int) -> None:
+    if num_bytes > MOST_BYTES:
+        raise OSError(f"it would unpack to {num_bytes} bytes, more than {MOST_BYTES}")

@@ -31,20 +31,22 @@ class ImageOptions(StreamOptions):
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 TEST_SHARE = 0.2
+MOST_PIXELS = 80_000_000  # more than any camera's, less than what would fill the memory
 
 
 def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.ndarray:
     """One picture as uint8 [3, h, w], upright; with `size` its middle square, resized."""
     try:
         with Image.open(file) as opened:
+            if opened.width * opened.height > MOST_PIXELS:
+                raise ValueError(f"{opened.width} x {opened.height} pixels, more than {MOST_PIXELS}")
             upright = ImageOps.exif_transpose(opened)
             if upright.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip to white
                 upright = Image.fromarray((np.asarray(upright).clip(0, 65535) // 257).astype(np.uint8))
             picture = upright.convert("RGB")
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(
-            f"{where} is not a readable image ({type(error).__name__}); replace it or take it out"
-        ) from error
+        why = str(error) if "pixels" in str(error) else type(error).__name__
+        raise UserError(f"{where} is not a readable image ({why}); replace it or take it out") from error
     if size is not None:
         picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
