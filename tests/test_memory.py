@@ -121,3 +121,16 @@ def test_a_reservoir_of_one_holds_each_of_a_few_equally_often(num: int) -> None:
             offer(memory, torch.tensor([step]), (Key(trial) / step).generator())
         held[memory.labels[0]] += 1
     assert bool(((held / trials - 1 / num).abs() < 4 * (1 / num * (1 - 1 / num) / trials) ** 0.5).all())
+
+
+def test_slots_freed_by_a_purge_are_filled_before_anything_counts_as_held() -> None:
+    memory = Memory(12, (1, 2, 2))
+    rng = torch.Generator().manual_seed(0)
+    memory.admit(100, rng)
+    memory.images.zero_()
+    memory.set_extra_state(torch.tensor([0, 100]))  # all samples taken out
+    for offered in range(400):
+        rows, slots = memory.admit(1, rng)
+        memory.write(slots, torch.ones(len(rows), 1, 2, 2, dtype=torch.uint8), torch.zeros(len(rows)).long(), 1)
+        assert int(memory.images.flatten(1).any(dim=1).sum()) == len(memory), offered
+    assert len(memory) == 12

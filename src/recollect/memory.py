@@ -66,9 +66,13 @@ class Memory(nn.Module):
         counts = torch.arange(self.num_offered + 1, self.num_offered + num + 1)
         draws = torch.randint(0, 1 << 62, (num,), generator=rng) % counts
         slots = torch.where(counts <= self.capacity, counts - 1, draws).tolist()
-        kept = {slot: row for row, slot in enumerate(slots) if slot < self.capacity}
+        kept: dict[int, int] = {}
+        for row, drawn in enumerate(slots):
+            if drawn < self.capacity:
+                slot = drawn if self.size == self.capacity else self.size  # free slots first, also after a purge
+                self.size = max(self.size, slot + 1)
+                kept[slot] = row
         self.num_offered += num
-        self.size = min(self.num_offered, self.capacity)
         return torch.tensor(list(kept.values()), dtype=torch.int64), torch.tensor(list(kept), dtype=torch.int64)
 
     def write(self, slots: Tensor, images: Tensor, labels: Tensor, tasks: Tensor | int, **values: Tensor) -> None:

@@ -126,6 +126,18 @@ def test_a_memory_that_was_not_purged_is_found(folders: Callable[[str], Path], t
     assert "holds 1 samples of tasks 1, older than the last 1" in problem
 
 
+def test_images_left_in_slots_that_should_be_free_are_found(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = copied(folders("rfe-p"), tmp_path / "run")
+
+    def forget_to_erase(tensors: dict[str, Tensor]) -> None:
+        tensors["learner.past.memory._extra_state"][0] = 0
+
+    rewrite(newest(folder), forget_to_erase)
+    for expect in ("none", "previous", "reservoir"):
+        (problem,) = take_stock(folder).problems(expect)
+        assert "has 12 images in slots that should be free" in problem
+
+
 def flat(image: Tensor) -> Tensor:
     return image.flatten()
 

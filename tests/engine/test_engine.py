@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,49 @@ def test_a_crash_while_saving_leaves_the_last_checkpoint(tmp_path: Path, monkeyp
     for name in ("task-001.phase-0.epoch-0003.step-000010", "task-001.phase-1.epoch-0000.step-000001", "task-002"):
         checkpoint.save(tmp_path, name, {"a": torch.zeros(2)}, {})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["task-001.phase-1.epoch-0000.step-000001", "task-002"]
+
+
+def test_a_crash_while_a_checkpoint_is_replaced_loses_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same name again: killed between the two renames, the old one is still there and is found."""
+    checkpoint.save(tmp_path, "task-001", {"a": torch.ones(2)}, {"n": 1})
+    original, calls = os.replace, []
+
+    def crash(source: Path, target: Path) -> None:
+        calls.append(target)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        original(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("recollect.engine.checkpoint.os.replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.save(tmp_path, "task-001", {"a": torch.zeros(2)}, {"n": 2})
+    found = checkpoint.load_latest(tmp_path)
+    assert found is not None
+    assert found[1] == {"n": 1}
+    checkpoint.save(tmp_path, "task-001", {"a": torch.zeros(2)}, {"n": 3})
+    assert [path.name for path in tmp_path.iterdir()] == ["task-001"]
+    assert checkpoint.load_latest(tmp_path)[1] == {"n": 3}
+
+
+def test_a_disk_that_cannot_be_read_now_costs_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("task-001", "task-002"):
+        checkpoint.save(tmp_path, name, {"a": torch.ones(2)}, {"n": 1})
+
+    def fail(self: Path) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", fail)
+        with pytest.raises(UserError, match="task-002 cannot be read .*Input/output error.*; mend that and run again"):
+            checkpoint.load_latest(tmp_path)
+    assert len(checkpoint.ordered(tmp_path)) == 2
+
+
+def test_the_thousandth_task_comes_after_the_nine_hundred_and_ninety_ninth(tmp_path: Path) -> None:
+    for name in ("task-998", "task-999", "task-1000"):
+        checkpoint.save(tmp_path, name, {"a": torch.ones(2)}, {})
+    assert [path.name for path in checkpoint.ordered(tmp_path)] == ["task-999", "task-1000"]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

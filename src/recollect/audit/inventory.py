@@ -64,6 +64,8 @@ class Store:
     name: str
     capacity: int
     tasks: tuple[int, ...]
+    num_beyond: int = 0
+    """Slots that should be free but are not empty."""
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -88,10 +90,12 @@ class Audit:
         method = self.config.get("method", {})
         for store in self.stores:
             where = f"{store.file}, {store.name}"
+            if store.num_beyond:
+                found.append(f"{where} has {store.num_beyond} images in slots that should be free")
             if expect == "none" and len(store):
                 found.append(f"{where} holds {len(store)} samples of tasks {_list(store.tasks)}")
             if expect == "previous":
-                last, newest = int(method.get("last_tasks", 1)), _num_tasks(store.file)
+                last, newest = int(method.get("last_tasks", 1)), max(_num_tasks(each.file) for each in self.stores)
                 old = [task for task in store.tasks if task <= newest - last]
                 if old:
                     found.append(f"{where} holds {len(old)} samples of tasks {_list(old)}, older than the last {last}")
@@ -140,8 +144,13 @@ def stores_of(path: Path) -> list[Store]:
         tasks, size = held.get(f"{prefix}.tasks"), held.get(f"{prefix}._extra_state")
         if not name.endswith(".images") or tasks is None or size is None:
             continue
-        num = int(size[0]) if images.flatten(1).any() else 0
-        found.append(Store(path, prefix, len(images), tuple(int(task) + 1 for task in tasks[:num].tolist())))
+        try:
+            num = int(size[0])
+            listed = tuple(int(task) + 1 for task in tasks[:num].tolist())
+            beyond = int(images[num:].flatten(1).any(dim=1).sum())
+        except (IndexError, TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"{path}: {prefix} is no memory ({error}); the audit would be incomplete") from error
+        found.append(Store(path, prefix, len(images), listed, beyond))
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ KEPT = 2
 FORMAT = 1
 MOST_JSON_BYTES = 64 << 20
 UNFINISHED = "unfinished"
+REPLACED = "-replaced"
 
 
 class Checkpoint(NamedTuple):
@@ -70,27 +72,35 @@ def _save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping
     _sync(text)
     _sync(aside)
     final = folder / name
-    shutil.rmtree(final, ignore_errors=True)
+    if (
+        final.exists()
+    ):  # out of the way, but not gone before its successor is there; a crash leaves a name that sorts before
+        os.replace(final, final.with_name(f"{name}{REPLACED}"))
     os.replace(aside, final)
     _sync(folder)
-    for old in ordered(folder)[:-KEPT]:
-        shutil.rmtree(old)
+    for old in (*folder.glob(f"*{REPLACED}"), *ordered(folder)[:-KEPT]):
+        shutil.rmtree(old, ignore_errors=True)
     return final
 
 
 def ordered(folder: Path) -> list[Path]:
     """The checkpoints of a folder, oldest first."""
-    return sorted(folder.glob("task-*"))
+
+    def age(path: Path) -> tuple[list[int], bool]:
+        return [int(number) for number in re.findall(r"\d+", path.name)], not path.name.endswith(REPLACED)
+
+    return sorted(folder.glob("task-*"), key=age)
 
 
 def newest(folder: Path) -> Path | None:
     """The last checkpoint, if there is any."""
-    return max(folder.glob("task-*"), default=None)
+    found = ordered(folder)
+    return found[-1] if found else None
 
 
 def keep_only(folder: Path, name: str) -> None:
     """Remove every checkpoint but one that is whole, so that nothing dropped since lives on in older ones."""
-    _read(folder / name)
+    load_one(folder / name)
     for other in ordered(folder):
         if other.name != name:
             shutil.rmtree(other)
@@ -146,8 +156,10 @@ def _read(path: Path) -> tuple[dict[str, Any], bytes]:
             raise _DamagedError(f"state.json has {text.stat().st_size} bytes")
         about = json.loads(text.read_text(encoding="utf-8"))
         data = (path / "state.safetensors").read_bytes()
-    except (OSError, ValueError, RecursionError) as error:
+    except (FileNotFoundError, ValueError, RecursionError) as error:
         raise _DamagedError(str(error)) from error
+    except OSError as error:  # not a proof of damage: the disk may come back
+        raise UserError(f"the checkpoint {path} cannot be read ({error}); mend that and run again") from error
     schema = {"format": int, "run": str, "sha256": str, "state": dict, "check": str}
     if not isinstance(about, dict) or any(not isinstance(about.get(key), kind) for key, kind in schema.items()):
         raise _DamagedError("state.json has another shape")

@@ -28,6 +28,7 @@ from recollect.methods import Learner
 from recollect.rng import Key
 from recollect.streams import Split, Stream, Task, TaskData
 
+MISFITS = (RuntimeError, TypeError, KeyError, ValueError, AttributeError, IndexError)
 EVALUATIONS = ("til", "cil", "til_without_chain")
 
 
@@ -139,7 +140,10 @@ class Engine:
                     title=title,
                 )
                 if under_way is not None and number == under_way.phase:
-                    fit.load(under_way.tensors, under_way.values)
+                    try:
+                        fit.load(under_way.tensors, under_way.values)
+                    except MISFITS as error:
+                        raise self._misfit() from error
                 self._run(fit, done, number)
         self.learner.eval()
         for task in lesson:
@@ -237,14 +241,15 @@ class Engine:
             self.originals = {int(task): original for task, original in parts["drift"].items()}
             self.record = Record(**state["record"])
             under_way = UnderWay(int(position["phase"]), parts["fit"], position["values"]) if inside else None
-        except (RuntimeError, TypeError, KeyError, ValueError) as error:
-            raise UserError(
-                f"the checkpoint in {self.checkpoints} does not fit this run; start anew with --force"
-            ) from error
+        except MISFITS as error:
+            raise self._misfit() from error
         if done and not inside:  # a crash may have come between the two
             self._forget_dropped_samples(done)
         self._say_what_changed(done)
         return done, under_way
+
+    def _misfit(self) -> UserError:
+        return UserError(f"the checkpoint in {self.checkpoints} does not fit this run; start anew with --force")
 
     def _say_what_changed(self, done: int) -> None:
         before, now = self.record.environment, self.runtime.describe()

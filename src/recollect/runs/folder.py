@@ -18,7 +18,7 @@ from recollect.runs.config import RunConfig
 from recollect.runs.lock import NAME as LOCK
 
 UNFINISHED = ".unfinished"
-OWN = ("config.json", "data.json", "events.jsonl", "result.json", "checkpoint")
+OWN = ("result.json", "checkpoint", "events.jsonl", "data.json", "config.json")  # in the order they may go
 
 
 def read_json(path: Path) -> Any:
