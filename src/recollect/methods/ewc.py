@@ -20,7 +20,7 @@ from recollect.streams import Batch, TaskData, TaskInfo
 
 @dataclass(frozen=True, kw_only=True)
 class EWCConfig:
-    penalty: float = 100.0
+    penalty: float = 1000.0
     """Weight of the quadratic penalty, λ."""
     decay: float = 1.0
     """What is kept of the old Fisher information at each task, γ."""
