@@ -65,9 +65,10 @@ Work = Callable[[], None]
 def bare_loop() -> Work:
     """U: what anybody would write first."""
     torch.manual_seed(0)
-    network = nn.Sequential(ResNet18(3, 64), nn.Linear(512, 20))
+    device = Runtime.choose("auto").device
+    network = nn.Sequential(ResNet18(3, 64), nn.Linear(512, 20)).to(device)
     optimiser = torch.optim.Adam(network.parameters(), lr=5e-4)
-    x, y = torch.randn(STEPS, BATCH, 3, 32, 32), torch.randint(0, 20, (STEPS, BATCH))
+    x, y = torch.randn(STEPS, BATCH, 3, 32, 32, device=device), torch.randint(0, 20, (STEPS, BATCH), device=device)
 
     def work() -> None:
         for step in range(STEPS):
@@ -140,8 +141,11 @@ class Bench:
 
 
 def seconds_of(work: Work) -> float:
+    wait = torch.accelerator.synchronize if torch.accelerator.is_available() else lambda: None
+    wait()
     started = time.perf_counter()
     work()
+    wait()
     return time.perf_counter() - started
 
 
