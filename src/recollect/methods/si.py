@@ -20,7 +20,7 @@ from recollect.streams import Batch, TaskData, TaskInfo
 
 @dataclass(frozen=True, kw_only=True)
 class SIConfig:
-    penalty: float = 1.0
+    penalty: float = 10.0
     """Weight of the quadratic penalty, c."""
     damping: float = 1e-3
     """Keeps the importance of weights that did not move finite, ξ."""
