@@ -1,4 +1,4 @@
-"""The one error for what a user can get wrong: it names what was wrong, the value, and the remedy."""
+"""What a user can get wrong, said with the value and the remedy; and having been asked to stop."""
 
 
 class UserError(ValueError):

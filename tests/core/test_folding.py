@@ -88,6 +88,11 @@ def test_what_cannot_be_folded_still_says_the_same(module: nn.Module) -> None:
     assert torch.equal(copy(x), module(x))
 
 
+def test_a_broken_module_says_so_instead_of_being_copied() -> None:
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        folded(nn.Sequential(nn.Flatten(), nn.Linear(7, 5)), (3, 2, 2))
+
+
 def test_a_linear_layer_is_folded_too() -> None:
     module = worn(nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.BatchNorm1d(5), nn.ReLU()))
     copy = folded(module, (3, 2, 2))

@@ -6,7 +6,6 @@ fields side by side, of which the first `size` rows are samples.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from recollect.errors import UserError
+from recollect.runs import read_json
 
 KNOWN_FILES = {"config.json", "data.json", "events.jsonl", "result.json", "state.json", "lock"}
 KINDS = (
@@ -118,10 +118,7 @@ def take_stock(folder: Path) -> Audit:
         elif path.name not in KNOWN_FILES or path.is_symlink():
             others.append(path)
     config = folder / "config.json"
-    try:
-        settings = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
-    except ValueError as error:
-        raise UserError(f"{config} cannot be read ({error})") from error
+    settings = read_json(config) if config.exists() else {}
     return Audit(folder, entries, stores, others, settings if isinstance(settings, dict) else {})
 
 

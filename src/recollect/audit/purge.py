@@ -20,7 +20,7 @@ def purge(folder: Path, task: int) -> int:
     """
     if task < 1:
         raise UserError(f"tasks count from 1, got {task}")
-    take_stock(folder)
+    take_stock(folder)  # refuses what is no folder, or could not be verified afterwards
     removed = 0
     with locked(folder):
         for path in checkpoint.ordered(folder / "checkpoint"):

@@ -3,8 +3,9 @@
 A piece of one row (or, where rows have no contrast, column) of an image, less its mean and over its length, is compared
 with every stretch of numbers; where the correlation is high the rows beside it must agree too. That finds an image
 stored as bytes or as floats of any scale and offset (so also normalised ones), channel by channel or pixel by pixel, at
-any place in a larger tensor, mirrored, shifted by a few pixels or with a little noise. It does not find what was
-compressed, encrypted, rotated or blurred, nor images without contrast or of nothing but an even slope of brightness.
+any place in a longer line of numbers, mirrored, shifted by a few pixels or with a little noise. It does not find what
+was compressed, encrypted, turned upside down, rotated or blurred, a window of a wider picture, nor images of little
+contrast or of nothing but an even slope of brightness.
 """
 
 from __future__ import annotations

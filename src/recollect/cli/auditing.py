@@ -83,9 +83,9 @@ def _print(console: Console, found: Audit) -> None:
 
 def _print_findings(console: Console, findings: list[Finding], names: list[Path], flat: list[int]) -> None:
     num = len({finding.image for finding in findings})
-    console.print(
-        f"Of {len(names)} images looked for, [bold]{num}[/] were found; {len(flat)} have too little contrast."
-    )
+    console.print(f"Of {len(names) - len(flat)} images looked for, [bold]{num}[/] were found.")
+    if flat:
+        console.print(f"[bold]{len(flat)}[/] have too little contrast and were not looked for; --json lists them.")
     for finding in findings[:20]:
         way = ", mirrored" if finding.mirrored else ""
         text = f"  {names[finding.image]}: {finding.file}, {finding.tensor}, at {finding.offset}{way}"

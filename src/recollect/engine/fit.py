@@ -130,7 +130,7 @@ class Fit:
         labels = labels.to(self.runtime.device, non_blocking=True)
         if self._views is not None:
             view = self.epoch % len(self._views)
-            x, known = self._views.shown(view, positions), self._views.known(view, positions)
+            x, known = self._views.shown(view, positions, images), self._views.known(view, positions)
         else:
             x = self.pixels.augmented(images, (key / "view").generator())
             known = self._known(x)

@@ -98,7 +98,7 @@ class Recall:
             plain = len(views) - 1
             view = torch.randint(0, plain, (len(slots),), generator=rng).to(moved.device, non_blocking=True)
             view = torch.where(moved, view, plain)
-            x, known = views.shown(view, slots), views.known(view, slots)
+            x, known = views.shown(view, slots, images), views.known(view, slots)
         return x, known["now"], known["then"]
 
     @torch.no_grad()

@@ -65,11 +65,12 @@ class Views:
     def __len__(self) -> int:
         return len(self.moves.tops)
 
-    def shown(self, view: Tensor | int, positions: Tensor) -> Tensor:
-        """What networks see of the images at `positions` in one view, or in a view each."""
-        images, _ = self.split.take(positions)
+    def shown(self, view: Tensor | int, positions: Tensor, images: Tensor | None = None) -> Tensor:
+        """What networks see of the images at `positions` in one view or a view each; `images` if on the device already."""
+        if images is None:
+            images = self.split.take(positions)[0].to(self.device, non_blocking=True)
         moves = self.moves.at(view, positions.to(self.device, non_blocking=True))
-        return self.pixels.plain(self.pixels.moved(images.to(self.device, non_blocking=True), moves))
+        return self.pixels.plain(self.pixels.moved(images, moves))
 
     def known(self, view: Tensor | int, positions: Tensor) -> dict[str, Tensor]:
         """What the functions said of them."""
