@@ -66,7 +66,7 @@ class Views:
         return len(self.moves.tops)
 
     def shown(self, view: Tensor | int, positions: Tensor, images: Tensor | None = None) -> Tensor:
-        """What networks see of the images at `positions` in one view or a view each; `images` if on the device already."""
+        """What networks see at `positions` in one view, or a view each; `images` if they are on the device already."""
         if images is None:
             images = self.split.take(positions)[0].to(self.device, non_blocking=True)
         moves = self.moves.at(view, positions.to(self.device, non_blocking=True))
