@@ -6,12 +6,13 @@
 
 Training is measured in units of U, a bare PyTorch loop: ResNet-18 at full width, 32x32, batch 32, Adam, fp32, tensors in
 memory, no augmentation, no bookkeeping. U and every row take turns within one process, so that what else the machine
-does falls on all alike; a row's figure is the median over rounds of (U's time / its own).
+does falls on all alike; a row's figure is the median over rounds of (time of the U just before it / its own).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import platform
 import signal
@@ -160,34 +161,48 @@ def take_turns(works: Mapping[str, Work], rounds: int) -> dict[str, list[float]]
     return times
 
 
+def beside(unit: Work, works: Mapping[str, Work], rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds of each piece of work in each round, and of the unit of work run just before it."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    units: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(rounds + 1):
+        for name, work in works.items():
+            before, seconds = seconds_of(unit), seconds_of(work)
+            if turn:
+                units[name].append(before)
+                times[name].append(seconds)
+    return times, units
+
+
 def measure_training() -> dict[str, Any]:
     """Images a second of every row over U's."""
     plain = ["finetune", "er", "derpp", "er-ace", "agem", "er-mkd", "tamil", "cls-er"]
-    works = {"U": bare_loop()} | {name: Bench(name).work() for name in plain}
+    works = {name: Bench(name).work() for name in plain}
     for name in ("rfe", "rfe-p", "rfe-b"):
         works[f"{name}, stage 1"] = Bench(name).work()
         for part, epochs in STAGE_2.items():
             works[f"{name}, {part}"] = Bench(name, views=1).work("retrospect", epochs)
     say(f"training, {len(works)} rows")
-    times = take_turns(works, ROUNDS)
-    unit = [seconds / (BATCH * STEPS) for seconds in times["U"]]  # seconds an image, round by round
-    ratios = {name: [u * BATCH * STEPS / s for u, s in zip(unit, each, strict=True)]
-              for name, each in times.items() if "stage 2" not in name}  # fmt: skip
+    times, units = beside(bare_loop(), works, ROUNDS)
+    # every time in units of the bare loop that ran just before it: of U's time for as many images
+    inverse = {name: [t / u for t, u in zip(each, units[name], strict=True)] for name, each in times.items()}
+    ratios = {name: [1 / each for each in found] for name, found in inverse.items() if "stage 2" not in name}
     short, long = STAGE_2.values()
     for name in ("rfe", "rfe-p", "rfe-b"):
         whole = []
-        for u, one, few, many in zip(
-            unit, times[f"{name}, stage 1"], *(times[f"{name}, {part}"] for part in STAGE_2), strict=True
+        for one, few, many in zip(
+            inverse[f"{name}, stage 1"], *(inverse[f"{name}, {part}"] for part in STAGE_2), strict=True
         ):
-            step = max(many - few, 0.0) / (long - short) / (BATCH * STEPS)  # an image in stage 2
-            cache = max(few / (BATCH * STEPS) - short * step, 0.0)  # one view of an image through both networks
+            step = max(many - few, 0.0) / (long - short)  # an image in stage 2
+            cache = max(few - short * step, 0.0)  # one view of an image through both networks
             views = TASK_IMAGES * VIEWS + (0 if name == "rfe" else MEMORY * (VIEWS + 1))
-            total = TASK_IMAGES * EPOCHS * (one / (BATCH * STEPS) + step) + views * cache
-            whole.append(u * TASK_IMAGES * EPOCHS / total)
+            total = TASK_IMAGES * EPOCHS * (one + step) + views * cache
+            whole.append(TASK_IMAGES * EPOCHS / total)
         ratios[f"{name}, whole task"] = whole
     return {
-        "unit_images_per_second": median(1 / u for u in unit),
+        "unit_images_per_second": median(BATCH * STEPS / u for each in units.values() for u in each),
         "seconds": times,
+        "unit_seconds": units,
         "ratio": {name: {"median": median(each), "low": min(each), "high": max(each)} for name, each in ratios.items()},
     }
 
@@ -244,10 +259,19 @@ def measure_chain_growth() -> list[dict[str, Any]]:
         say(f"chain of {num_tasks} tasks")
         readers = Readers(num_tasks, "auto")
         chain, plain = readers.ratio(32, 10)
-        held = 4 * readers.learner.parameter_counts().inference
+        model = 4 * readers.learner.parameter_counts().inference
+        before = tensor_bytes()
+        readers.read = None  # type: ignore[assignment]
         found.append({"tasks": num_tasks, "milliseconds": 1000 * median(chain), "milliseconds_without": 1000 * median(plain),
-                      "megabytes": held / 2**20})  # fmt: skip
+                      "megabytes": model / 2**20, "reader_megabytes": (before - tensor_bytes()) / 2**20})  # fmt: skip
     return found
+
+
+def tensor_bytes() -> int:
+    """Bytes of all tensors that live."""
+    gc.collect()
+    storages = (thing.untyped_storage() for thing in gc.get_objects() if issubclass(type(thing), Tensor))
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def measure_task_growth() -> list[dict[str, Any]]:
@@ -294,7 +318,7 @@ def measure_tiny_imagenet(data_root: str, out: Path) -> dict[str, Any]:
         "--data-root",
         data_root,
     ]
-    words += ["--out", str(out), "--force", "--set", "epochs=1"]
+    words += ["--out", str(out), "--force", "--set", "epochs=1", "retrospect_epochs=4"]
     say("Tiny ImageNet: recollect " + " ".join(words))
     out.mkdir(parents=True, exist_ok=True)
     (out / "events.jsonl").unlink(missing_ok=True)
@@ -304,7 +328,10 @@ def measure_tiny_imagenet(data_root: str, out: Path) -> dict[str, Any]:
         process.send_signal(signal.SIGINT)
         assert process.stdout is not None
         peak = int(process.stdout.read().split("peak")[-1])
-    return {"command": "recollect " + " ".join(words[:7]) + " --set epochs=1", "gigabytes": peak / 2**20}
+    return {
+        "command": "recollect " + " ".join(words[:7]) + " --set epochs=1 retrospect_epochs=4",
+        "gigabytes": peak / 2**20,
+    }
 
 
 def _num_tasks(out: Path) -> int:
@@ -376,15 +403,14 @@ def page(found: Mapping[str, Any]) -> str:
     extra = [cell["milliseconds"] - cell["milliseconds_without"] for cell in growth]
     slope = fit_slope([cell["tasks"] - 1 for cell in growth], extra)
     bytes_slope = fit_slope([cell["tasks"] for cell in growth], [cell["megabytes"] for cell in growth])
-    chain = [
-        [str(c["tasks"]), f"{c['milliseconds_without']:.1f}", f"{c['milliseconds']:.1f}", f"{c['megabytes']:.1f}"]
-        for c in growth
-    ]
+    reader_slope = fit_slope([cell["tasks"] for cell in growth], [cell["reader_megabytes"] for cell in growth])
+    chain = [[str(c["tasks"]), f"{c['milliseconds_without']:.1f}", f"{c['milliseconds']:.1f}", f"{c['megabytes']:.1f}",
+              f"{c['reader_megabytes']:.1f}"] for c in growth]  # fmt: skip
     tiny = found.get("tiny_imagenet")
     peak = f"""
 ## Memory
 
-Tiny ImageNet (64x64, the first two of 10 tasks, 100 images a class) learned with RFE at full width peaks at **{tiny["gigabytes"]:.2f} GB** resident (asked: under 4 GB).
+Tiny ImageNet (64x64, the first two of 10 tasks, all images in memory, 100 a class trained on, stage 2 with 4 cached views) learned with RFE at full width peaks at **{tiny["gigabytes"]:.2f} GB** resident (asked: under 4 GB).
 The features of stage 2's views take at most `views_megabytes` (1024 by default); as many views are kept as fit, and where not
 one does, stage 2 runs the networks on fresh views at every step and says so.
 """ if tiny else ""  # fmt: skip
@@ -416,10 +442,11 @@ One class-incremental pass through the chain over backbone + heads alone, both w
 
 ## How cost grows
 
-One pass over a batch of 32, and the parameters at four bytes each, against the number of tasks. Each further task costs
-**{slope:.2f} ms** a batch and **{bytes_slope:.2f} MB** (least squares).
+One pass over a batch of 32, the model's parameters at four bytes each, and the bytes of the copy that reading works on (BatchNorm folded,
+hops joined, in {about["precision"]}), against the number of tasks. Each further task costs **{slope:.2f} ms** a batch, **{bytes_slope:.2f} MB** of the model
+and **{reader_slope:.2f} MB** of the copy (least squares).
 
-{table(["tasks", "without the chain, ms", "through the chain, ms", "model, MB"], chain)}
+{table(["tasks", "without the chain, ms", "through the chain, ms", "model, MB", "copy, MB"], chain)}
 
 Seconds of the same training work at task 2, 5, 10 and 20, and the last over the first. RFE-B's second stage carries its samples down the
 whole chain.
