@@ -2,6 +2,6 @@
 
 from recollect.audit.inventory import Audit, Entry, Store, take_stock
 from recollect.audit.purge import purge
-from recollect.audit.search import Finding, Searcher, read_images
+from recollect.audit.search import Finding, Searcher, files_of, read_images
 
-__all__ = ["Audit", "Entry", "Finding", "Searcher", "Store", "purge", "read_images", "take_stock"]
+__all__ = ["Audit", "Entry", "Finding", "Searcher", "Store", "files_of", "purge", "read_images", "take_stock"]

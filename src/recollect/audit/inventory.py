@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -95,7 +94,7 @@ class Audit:
             if expect == "none" and len(store):
                 found.append(f"{where} holds {len(store)} samples of tasks {_list(store.tasks)}")
             if expect == "previous":
-                last, newest = int(method.get("last_tasks", 1)), max(_num_tasks(each.file) for each in self.stores)
+                last, newest = int(method.get("last_tasks", 1)), self._newest_task()
                 old = [task for task in store.tasks if task <= newest - last]
                 if old:
                     found.append(f"{where} holds {len(old)} samples of tasks {_list(old)}, older than the last {last}")
@@ -103,6 +102,12 @@ class Audit:
             if len(store) > budget:
                 found.append(f"{where} holds {len(store)} samples, more than the budget of {budget}")
         return found
+
+    def _newest_task(self) -> int:
+        """The last task that has ended: so the names of checkpoints say, or else the samples."""
+        names = (store.file.parent.name.removeprefix("task-").partition(".")[0] for store in self.stores)
+        ended = [int(name) for name in names if name.isdecimal()]
+        return max(ended or [task for store in self.stores for task in store.tasks], default=0)
 
 
 def take_stock(folder: Path) -> Audit:
@@ -154,12 +159,6 @@ def stores_of(path: Path) -> list[Store]:
 def kind_of(name: str) -> str:
     """What a tensor is, by its name."""
     return next((kind for part, kind in KINDS if part in f".{name}" or name.startswith(part)), "other")
-
-
-def _num_tasks(file: Path) -> int:
-    """The tasks that had ended when a checkpoint was written."""
-    digits = file.parent.name.removeprefix("task-").partition(".")[0]
-    return int(digits) if digits.isdecimal() else torch.iinfo(torch.int64).max
 
 
 def _list(tasks: tuple[int, ...] | list[int]) -> str:

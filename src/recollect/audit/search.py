@@ -1,32 +1,37 @@
 """Is this image in there? Given images are searched in all stored numbers and bytes, whatever was done to them.
 
 A piece of one row (or, where rows have no contrast, column) of an image, less its mean and over its length, is compared
-with every stretch of numbers; where the correlation is high the rows beside it must agree too. That finds an image
-stored as bytes or as floats of any scale and offset (so also normalised ones), channel by channel or pixel by pixel, at
-any place in a longer line of numbers, mirrored, shifted by a few pixels or with a little noise. It does not find what
-was compressed, encrypted, turned upside down, rotated or blurred, a window of a wider picture, nor images of little
-contrast or of nothing but an even slope of brightness.
+with every stretch of numbers; where the correlation is high the rows beside it must agree too, at any distance from one
+row to the next. That finds an image stored as bytes or as numbers of any scale and offset (so also normalised ones),
+channel by channel or pixel by pixel, at any place in a longer line of numbers or inside a larger picture, mirrored,
+upside down, shifted by a few pixels or with a little noise. It does not find what was compressed, encrypted, turned by
+90 degrees, blurred or resized, nor images of one colour or of nothing but an even slope of brightness; images of little
+contrast are found only without noise.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from recollect.audit.inventory import tensors_of
+from recollect.audit.inventory import stores_of, tensors_of
 from recollect.errors import UserError
 from recollect.streams.images import SUFFIXES, decode_image
 
 MARGIN = 4  # pixels that a shift may cut off on each side
-LEAST_CONTRAST = 6.0  # standard deviation of the searched piece, in steps of 255
-LIKELY, CERTAIN = 0.95, 0.97  # correlation of one row; of all rows that are there
-STRETCH = 1 << 17  # numbers compared at a time
+LEAST_CONTRAST, NOISE_CONTRAST = 1.0, 7.0  # standard deviation in steps of 255: to be searched; to be found under noise
+LIKELY, CERTAIN = 0.92, 0.96  # least correlation of one line; of all lines that are there
+LINE_NOISE, BLOCK_NOISE = 2.2, 1.7  # what may be left unexplained, in steps of 255 (noise of up to 2 leaves about 1.4)
+ROUNDING = 0.3  # share of that noise that rounding to half precision makes
+EXACT = 0.985  # correlation of one line, for the lines around to be looked for at other distances than the image's own
+STRETCH, AT_ONCE = 1 << 15, 512  # places and lines compared at a time
+WIDEST = 1024  # pixels from one row to the next in a larger picture
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Finding:
     tensor: str
     offset: int
     mirrored: bool
+    upside_down: bool
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,10 @@ class _Probe:
 
     image: int
     line: int
-    mirrored: bool
+    other: int
+    reverse: bool
     upright: bool
+    noise: float  # share of the noise that may be in it
     block: Tensor  # [lines, pixels along a line]
 
 
@@ -58,87 +66,184 @@ class Searcher:
         self.channels, self.width = images.shape[1], images.shape[3]
         self.flat: list[int] = []
         """Images with too little contrast to be searched for."""
+        self.faint: list[int] = []
+        """Images with so little contrast that noise would hide them."""
         probes: list[_Probe] = []
         for index, image in enumerate(images):
-            found = list(_probes_of(index, image, upright=False)) or list(_probes_of(index, image, upright=True))
-            probes += found
-            if not found:
+            block, contrast = _block_of(image)
+            noise = 1.0 if contrast >= NOISE_CONTRAST else ROUNDING
+            if contrast < LEAST_CONTRAST:
                 self.flat.append(index)
+                continue
+            if noise < 1.0:
+                self.faint.append(index)
+            probes += _probes_of(index, block, noise, upright=False) or _probes_of(index, block, noise, upright=True)
         self.probes = {way: [probe for probe in probes if probe.upright == way] for way in (False, True)}
-        self.lines = {
-            way: torch.stack([_standard(probe.block[probe.line]) for probe in each])
-            for way, each in self.probes.items()
-            if each
+        used = [way for way, each in self.probes.items() if each]
+        self.lines = {way: torch.stack([_standard(p.block[p.line]) for p in self.probes[way]]) for way in used}
+        self.likely = {way: torch.tensor([_least(p.block[p.line], p.noise) for p in self.probes[way]]) for way in used}
+        self.others = {
+            way: (
+                torch.stack([_standard(p.block[p.other]) for p in self.probes[way]]),
+                torch.tensor([p.other - p.line for p in self.probes[way]]),
+                torch.tensor([_least(p.block[p.other], p.noise) for p in self.probes[way]]),
+            )
+            for way in used
         }
 
-    def search_folder(self, folder: Path) -> Iterator[Finding]:
-        """All tensors of all files, as numbers, and all files, as bytes."""
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            if path.suffix == ".safetensors":
-                for name, tensor in tensors_of(path):
-                    yield from self.search(tensor.flatten().float(), path, name)
-            data = path.read_bytes()
-            if data:
-                numbers = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-                yield from self.search(numbers.float(), path, "(bytes of the file)")
+    def search_folder(self, folder: Path, progress: Callable[[Path], None] = lambda path: None) -> Iterator[Finding]:
+        """All tensors of all files, as numbers and as bytes, and all other files as bytes; tells of each file begun."""
+        for path in files_of(folder):
+            progress(path)
+            for name, numbers in _contents(path):
+                yield from self.search(numbers, path, name)
 
     def search(self, numbers: Tensor, path: Path, name: str) -> Iterator[Finding]:
         """Every image at most once in a line of numbers."""
-        numbers = torch.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0)
+        numbers = torch.nan_to_num(numbers.flatten().float(), nan=0.0, posinf=0.0, neginf=0.0)
         seen: set[int] = set()
         for pixel in {1, self.channels}:  # numbers from one pixel of a channel to the next
             for upright in self.lines:
-                along, across = (self.width * pixel, pixel) if upright else (pixel, self.width * pixel)
-                for probe, start in self._likely(numbers, upright, along):
+                along = self.width * pixel if upright else pixel
+                for probe, start, across in self._likely(numbers, upright, pixel):
                     if probe.image not in seen and _agrees(numbers, probe, start, along, across):
                         seen.add(probe.image)
-                        yield Finding(probe.image, path, name, start, probe.mirrored)
+                        mirrored, upside_down = (across < 0, probe.reverse)[:: 1 if upright else -1]
+                        yield Finding(probe.image, path, name, start, mirrored, upside_down)
 
-    def _likely(self, numbers: Tensor, upright: bool, along: int) -> Iterator[tuple[_Probe, int]]:
-        """Probes and places where one line of it seems to lie."""
-        lines = self.lines[upright]
+    def _likely(self, numbers: Tensor, upright: bool, pixel: int) -> Iterator[tuple[_Probe, int, int]]:
+        """Probes, places where a line of it seems to lie, and distances from there to the next line."""
+        row = self.width * pixel
+        along, usual = (row, pixel) if upright else (pixel, row)
+        lines, probes = self.lines[upright], self.probes[upright]
         length = lines.shape[1]
         span = (length - 1) * along + 1
-        sums = torch.ones(1, 1, length)
         for begin in range(0, len(numbers) - span + 1, STRETCH):
-            part = numbers[begin : begin + STRETCH + span - 1][None, None]
-            part = part - part.mean()
-            mean = F.conv1d(part, sums, dilation=along)[0] / length
-            square = F.conv1d(part.square(), sums, dilation=along)[0] / length
-            deviation = (square - mean.square()).clamp(min=0).sqrt()[0]
-            usable = deviation > 1e-6 * part.abs().max().clamp(min=1e-12)
-            product = F.conv1d(part, lines[:, None], dilation=along)[0]  # lines have no mean
-            match = product / (deviation.clamp(min=1e-12) * length**0.5)
-            for which, where in ((match > LIKELY) & usable).nonzero().tolist():
-                yield self.probes[upright][which], begin + where
+            part = numbers[begin : begin + STRETCH + span - 1]
+            windows = part.as_strided((len(part) - span + 1, length), (1, along)).contiguous()
+            windows -= windows.mean(dim=1, keepdim=True)
+            norms = torch.linalg.vector_norm(windows, dim=1)
+            usable = (norms > 1e-5 * part[: len(windows)].abs()).nonzero()[:, 0]  # more than rounding
+            windows = windows[usable] / norms[usable, None]
+            for first in range(0, len(lines), AT_ONCE):
+                match = windows @ lines[first : first + AT_ONCE].T
+                where, which = (match > self.likely[upright][first : first + AT_ONCE]).nonzero().unbind(1)
+                starts, found = begin + usable[where], which + first
+                for across in (usual, -usual):
+                    fits = self._second_line_fits(numbers, upright, found, starts, along, across)
+                    for i, start in zip(found[fits].tolist(), starts[fits].tolist(), strict=True):
+                        yield probes[i], start, across
+                exact = match[where, which] > EXACT
+                if not upright:
+                    for i, start in zip(found[exact].tolist(), starts[exact].tolist(), strict=True):
+                        for across in _steps(numbers, probes[i], start, along):
+                            yield probes[i], start, across
+
+    def _second_line_fits(
+        self, numbers: Tensor, upright: bool, which: Tensor, starts: Tensor, along: int, across: int
+    ) -> Tensor:
+        """For which of the places another line of the block lies where it should, or would lie beyond the ends."""
+        others, distances, least = self.others[upright]
+        begins = starts + distances[which] * across
+        there = (begins >= 0) & (begins + (others.shape[1] - 1) * along < len(numbers))
+        windows = numbers[(begins * there)[:, None] + along * torch.arange(others.shape[1])]
+        windows = windows - windows.mean(dim=1, keepdim=True)
+        norms = torch.linalg.vector_norm(windows, dim=1).clamp(min=1e-12)
+        fits: Tensor = (windows * others[which]).sum(dim=1) / norms > least[which]
+        return fits | ~there
+
+
+def files_of(folder: Path) -> list[Path]:
+    """What is searched under a folder."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _contents(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """What a file holds as lines of numbers; the free slots of a store apart from its samples."""
+    if path.suffix != ".safetensors":
+        data = path.read_bytes()
+        if data:
+            yield "(bytes of the file)", torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return
+    sizes = {f"{store.name}.images": len(store) for store in stores_of(path)}
+    for name, tensor in tensors_of(path):
+        num = sizes.get(name)
+        if num is None:
+            yield name, tensor
+        else:
+            yield name, tensor[:num]
+            yield f"{name} (free slots)", tensor[num:]
+        if tensor.dtype != torch.uint8 and tensor.numel():
+            yield f"{name} (its bytes)", tensor.contiguous().flatten().view(torch.uint8)
 
 
 def _agrees(numbers: Tensor, probe: _Probe, start: int, along: int, across: int) -> bool:
-    """Whether the lines around are there too; at a tensor's ends half of them are enough."""
+    """Whether a block lies around one of its lines; at a tensor's ends half of its lines are enough."""
     num_lines, length = probe.block.shape
     begins = start + (torch.arange(num_lines) - probe.line) * across
     there = (begins >= 0) & (begins + (length - 1) * along < len(numbers))
     if int(there.sum()) * 2 < num_lines:
         return False
     at = begins[there][:, None] + along * torch.arange(length)
-    mine, theirs = _detrended(numbers[at]), _detrended(probe.block[there])
-    return float(_standard(mine.flatten()) @ _standard(theirs.flatten())) > CERTAIN
+    mine, theirs = _detrended(numbers[at].double()), _detrended(probe.block[there].double())
+    match = float(_standard(mine.flatten()) @ _standard(theirs.flatten()))
+    unexplained = float(theirs.std()) * math.sqrt(1 - min(match, 1.0) ** 2)
+    return match > CERTAIN and unexplained < probe.noise * BLOCK_NOISE
 
 
-def _probes_of(index: int, image: Tensor, *, upright: bool) -> Iterator[_Probe]:
-    """The two lines of most contrast in the middle of an image, one in each half, both ways round."""
-    block = image[len(image) // 2].float()[MARGIN:-MARGIN, MARGIN:-MARGIN]
-    if float(_detrended(block).std()) < LEAST_CONTRAST:
-        return
-    for mirrored in (False, True):
-        seen = block.flip(1) if mirrored else block
-        lines = seen.T if upright else seen
-        half = len(lines) // 2
-        for part in (range(half), range(half, len(lines))):
-            contrast = lines[part.start : part.stop].std(dim=1)
-            if float(contrast.max()) >= LEAST_CONTRAST:
-                line = part.start + int(contrast.argmax())
-                yield _Probe(index, line, mirrored, upright, lines.contiguous())
+def _least(line: Tensor, noise: float) -> float:
+    """The correlation with a line that noise leaves at least."""
+    share = min(noise * LINE_NOISE / max(float(line.std()), 1e-12), 1.0)
+    return max(LIKELY, math.sqrt(1 - share**2))
+
+
+def _steps(numbers: Tensor, probe: _Probe, start: int, along: int) -> list[int]:
+    """The distances from line to line, both ways, at which the next line agrees best, as in a larger picture."""
+    length = probe.block.shape[1]
+    ahead = 1 if probe.line + 1 < len(probe.block) else -1
+    line = _standard(probe.block[probe.line + ahead])
+    found: list[tuple[float, int]] = []
+    for way in (1, -1):
+        nearest, farthest = sorted((start + way * length * along, start + way * WIDEST * along))
+        low = max(nearest, 0)
+        part = numbers[low : farthest + (length - 1) * along + 1]
+        if len(part) <= (length - 1) * along:
+            continue
+        windows = part.as_strided((len(part) - (length - 1) * along, length), (1, along))
+        centred = windows - windows.mean(dim=1, keepdim=True)
+        score = centred @ line / torch.linalg.vector_norm(centred, dim=1).clamp(min=1e-12)
+        best = score.topk(min(3, len(score)))
+        found += [
+            (value, (low + at - start) * ahead) for value, at in zip(best[0].tolist(), best[1].tolist(), strict=True)
+        ]
+    return [step for value, step in found if value > EXACT]
+
+
+def _block_of(image: Tensor) -> tuple[Tensor, float]:
+    """The middle of the channel of most contrast, and that contrast."""
+    middle = image.float()[:, MARGIN:-MARGIN, MARGIN:-MARGIN]
+    if not middle.numel():
+        return middle[0], 0.0
+    contrasts = [float(_detrended(channel).std()) for channel in middle]
+    best = max(range(len(contrasts)), key=contrasts.__getitem__)
+    return middle[best], contrasts[best]
+
+
+def _probes_of(index: int, block: Tensor, noise: float, *, upright: bool) -> list[_Probe]:
+    """The two lines of most contrast in a block, one in each half, both ways round."""
+    found: list[_Probe] = []
+    lines = block.T if upright else block
+    half = len(lines) // 2
+    for part in (range(half), range(half, len(lines))):
+        contrast = lines.std(dim=1)
+        line = part.start + int(contrast[part.start : part.stop].argmax()) if part else 0
+        if not part or float(contrast[line]) < LEAST_CONTRAST:
+            continue
+        contrast[max(line - 2, 0) : line + 3] = -1.0  # neighbours are too alike to tell anything
+        for reverse in (False, True):
+            seen = (lines.flip(1) if reverse else lines).contiguous()
+            found.append(_Probe(index, line, int(contrast.argmax()), reverse, upright, noise, seen))
+    return found
 
 
 def _detrended(block: Tensor) -> Tensor:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TimeElapsedColumn
 from rich.table import Table
 
-from recollect.audit import Audit, Finding, Searcher, read_images, take_stock
+from recollect.audit import Audit, Finding, Searcher, files_of, read_images, take_stock
 from recollect.errors import UserError
 from recollect.runs import read_json
 
@@ -22,43 +24,55 @@ def show_audit(console: Console, folder: Path, against: Path | None, expect: str
     """Print the audit; returns the exit code."""
     found = take_stock(folder)
     problems = found.problems(expect) if expect else []
-    findings, names, flat = _search(folder, against) if against else ([], [], [])
-    declared = {(str(store.file), f"{store.name}.images") for store in found.stores}
-    hidden = [f for f in findings if not _is_declared(f, declared)]
-    if expect == "none":
-        hidden = findings
+    search = _search(folder, against) if against else Search([], [], [], [])
+    declared = set() if expect == "none" else {(store.file, f"{store.name}.images") for store in found.stores}
     if expect:
-        problems += [f"{names[f.image]} is in {f.file}, {f.tensor}" for f in hidden]
+        hidden = [f for f in search.findings if (f.file, f.tensor) not in declared]
+        problems += [f"{search.names[f.image]} is in {f.file}, {f.tensor}" for f in hidden]
     if as_json:
-        print(json.dumps(_plain(found, findings, names, flat, problems), indent=1))
+        print(json.dumps(_plain(found, search, problems), indent=1))
     else:
         _print(console, found)
         if against:
-            _print_findings(console, findings, names, flat)
+            _print_findings(console, search)
         for problem in problems:
             console.print(f"[bold red]not as expected:[/] {escape(problem)}", soft_wrap=True)
         if expect and not problems:
-            console.print(f"As expected: [bold]{expect}[/].")
+            but = f", but for {len(search.flat)} images that could not be looked for" if search.flat else ""
+            console.print(f"As expected: [bold]{expect}[/]{but}.")
         console.print(f"[dim]{LIMITS}[/]")
     return 1 if problems else 0
 
 
-def _is_declared(finding: Finding, declared: set[tuple[str, str]]) -> bool:
-    """Whether a finding lies in samples that the folder says it holds (the bytes of that file hold it as well)."""
-    files = {file for file, _ in declared}
-    return (str(finding.file), finding.tensor) in declared or (
-        str(finding.file) in files and finding.tensor.startswith("(bytes")
-    )
+@dataclass(frozen=True)
+class Search:
+    """What `--against` looked for and found; `flat` and `faint` as in Searcher."""
+
+    findings: list[Finding]
+    names: list[Path]
+    flat: list[int]
+    faint: list[int]
 
 
-def _search(folder: Path, against: Path) -> tuple[list[Finding], list[Path], list[int]]:
+def _search(folder: Path, against: Path) -> Search:
     data = folder / "data.json"
     shape = read_json(data).get("image_shape") if data.exists() else None
     if not isinstance(shape, list) or len(shape) != 3:
         raise UserError(f"{data} does not say what size of images the run learned from; --against cannot be used")
-    paths, images = read_images(against, shape)
+    names, images = read_images(against, shape)
     searcher = Searcher(images)
-    return list(searcher.search_folder(folder)), paths, searcher.flat
+    columns = (SpinnerColumn(), "{task.description}", BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("searching", total=sum(path.stat().st_size for path in files_of(folder)))
+        done = 0
+
+        def begin(path: Path) -> None:
+            nonlocal done
+            text = f"{len(names)} images in {escape(str(path.relative_to(folder)))}"
+            progress.update(bar, completed=done, description=text)
+            done += path.stat().st_size
+
+        return Search(list(searcher.search_folder(folder, begin)), names, searcher.flat, searcher.faint)
 
 
 def _print(console: Console, found: Audit) -> None:
@@ -81,22 +95,22 @@ def _print(console: Console, found: Audit) -> None:
         console.print(f"[bold]Not understood:[/] {escape(str(other.relative_to(found.folder)))}")
 
 
-def _print_findings(console: Console, findings: list[Finding], names: list[Path], flat: list[int]) -> None:
-    num = len({finding.image for finding in findings})
-    console.print(f"Of {len(names) - len(flat)} images looked for, [bold]{num}[/] were found.")
-    if flat:
-        console.print(f"[bold]{len(flat)}[/] have too little contrast and were not looked for; --json lists them.")
-    for finding in findings[:20]:
-        way = ", mirrored" if finding.mirrored else ""
-        text = f"  {names[finding.image]}: {finding.file}, {finding.tensor}, at {finding.offset}{way}"
-        console.print(escape(text), soft_wrap=True)
-    if len(findings) > 20:
-        console.print(f"  and {len(findings) - 20} more; --json lists all")
+def _print_findings(console: Console, search: Search) -> None:
+    num = len({finding.image for finding in search.findings})
+    console.print(f"Of {len(search.names) - len(search.flat)} images looked for, [bold]{num}[/] were found.")
+    if search.flat:
+        console.print(f"[bold]{len(search.flat)}[/] have no contrast and cannot be looked for; --json lists them.")
+    if search.faint:
+        console.print(f"[bold]{len(search.faint)}[/] have little contrast and would be found only without noise.")
+    for finding in search.findings[:20]:
+        place = f"{finding.file}, {finding.tensor}, at {finding.offset}"
+        ways = [way for way, is_so in (("mirrored", finding.mirrored), ("upside down", finding.upside_down)) if is_so]
+        console.print(escape(f"  {search.names[finding.image]}: {', '.join([place, *ways])}"), soft_wrap=True)
+    if len(search.findings) > 20:
+        console.print(f"  and {len(search.findings) - 20} more; --json lists all")
 
 
-def _plain(
-    found: Audit, findings: list[Finding], names: list[Path], flat: list[int], problems: list[str]
-) -> dict[str, Any]:
+def _plain(found: Audit, search: Search, problems: list[str]) -> dict[str, Any]:
     return {
         "folder": str(found.folder),
         "tensors": [
@@ -109,11 +123,12 @@ def _plain(
         ],
         "not_understood": [str(path) for path in found.others],
         "found": [
-            {"image": str(names[f.image]), "file": str(f.file), "tensor": f.tensor, "offset": f.offset,
-             "mirrored": f.mirrored}
-            for f in findings
+            {"image": str(search.names[f.image]), "file": str(f.file), "tensor": f.tensor, "offset": f.offset,
+             "mirrored": f.mirrored, "upside_down": f.upside_down}
+            for f in search.findings
         ],
-        "not_searched": [str(names[index]) for index in flat],
+        "not_searched": [str(search.names[index]) for index in search.flat],
+        "found_only_without_noise": [str(search.names[index]) for index in search.faint],
         "problems": problems,
         "limits": LIMITS,
     }  # fmt: skip
