@@ -1,7 +1,8 @@
 """The training loop, both evaluations, checkpoints, and the one file that knows devices."""
 
-from recollect.engine.loop import Engine, Record
+from recollect.engine.loop import Engine
 from recollect.engine.observer import Observer
+from recollect.engine.record import Record
 from recollect.engine.runtime import Runtime
 from recollect.engine.stop import StopRequest, listening
 from recollect.engine.training import Training

@@ -26,7 +26,7 @@ from recollect.errors import UserError
 
 KEPT = 2
 FORMAT = 1
-MOST_JSON_BYTES = 64 << 20
+MOST_JSON_BYTES, MOST_TENSOR_BYTES = 64 << 20, 16 << 30
 UNFINISHED = "unfinished"
 REPLACED = "-replaced"
 
@@ -151,11 +151,12 @@ def load_one(path: Path) -> Checkpoint:
 def _read(path: Path) -> tuple[dict[str, Any], bytes]:
     """The JSON and the bytes that match its hash."""
     try:
-        text = path / "state.json"
-        if text.stat().st_size > MOST_JSON_BYTES:
-            raise _DamagedError(f"state.json has {text.stat().st_size} bytes")
+        text, weights = path / "state.json", path / "state.safetensors"
+        for file, most in ((text, MOST_JSON_BYTES), (weights, MOST_TENSOR_BYTES)):
+            if file.stat().st_size > most:
+                raise _DamagedError(f"{file.name} has {file.stat().st_size} bytes, more than {most}")
         about = json.loads(text.read_text(encoding="utf-8"))
-        data = (path / "state.safetensors").read_bytes()
+        data = weights.read_bytes()
     except (FileNotFoundError, ValueError, RecursionError) as error:
         raise _DamagedError(str(error)) from error
     except OSError as error:  # not a proof of damage: the disk may come back

@@ -175,4 +175,6 @@ class Fit:
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Stand where `state` was taken."""
         self.epoch = int(values["epoch"])
+        if not 0 <= self.epoch <= self.phase.schedule.epochs:
+            raise ValueError(f"epoch {self.epoch} of {self.phase.schedule.epochs}")
         self.update.load(tensors, values["update"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from recollect.engine import checkpoint
 from recollect.engine.evaluation import Accuracies, evaluate, measure_drift, original_features
 from recollect.engine.fit import Fit
 from recollect.engine.observer import Observer
+from recollect.engine.record import Record
 from recollect.engine.runtime import Runtime
 from recollect.engine.stop import StopRequest
 from recollect.engine.training import Training
@@ -30,23 +30,6 @@ from recollect.streams import Split, Stream, Task, TaskData
 
 MISFITS = (RuntimeError, TypeError, KeyError, ValueError, AttributeError, IndexError)
 EVALUATIONS = ("til", "cil", "til_without_chain")
-
-
-@dataclass
-class Record:
-    """What has been measured so far; plain numbers, saved with every checkpoint."""
-
-    matrices: dict[str, list[list[float | None]]] = field(default_factory=dict)
-    at_start: dict[str, list[float | None]] = field(default_factory=dict)
-    drifted: list[list[float | None]] = field(default_factory=list)
-    rectified: list[list[float | None]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    num_images: int = 0
-    validation: dict[str, float | None] = field(default_factory=dict)
-    environment: dict[str, Any] = field(default_factory=dict)
-
-    def spend(self, what: str, since: float) -> None:
-        self.seconds[what] = self.seconds.get(what, 0.0) + perf_counter() - since
 
 
 class UnderWay(NamedTuple):
@@ -125,6 +108,7 @@ class Engine:
         train = Split.concatenate([task.train for task in lesson])
         validation = Split.concatenate([task.validation for task in lesson])
         key = self.key / "task" / last.index
+        number = -1
         for number, phase in enumerate(self.learner.phases(last)):
             if under_way is None or number >= under_way.phase:
                 title = f"task {last.index + 1} · {phase.name}"
@@ -145,6 +129,8 @@ class Engine:
                     except MISFITS as error:
                         raise self._misfit() from error
                 self._run(fit, done, number)
+        if under_way is not None and not 0 <= under_way.phase <= number:
+            raise self._misfit()
         self.learner.eval()
         for task in lesson:
             with self.runtime.autocast():
@@ -231,6 +217,8 @@ class Engine:
         try:
             position = state["position"]
             done, inside = int(position["lessons"]), "phase" in position
+            if not 0 <= done <= len(lessons) - inside:
+                raise self._misfit()
             for lesson in lessons[: done + inside]:
                 self._begin(lesson)
             parts: dict[str, dict[str, Tensor]] = {"learner": {}, "drift": {}, "fit": {}}
@@ -239,7 +227,7 @@ class Engine:
                 parts[part][rest] = tensor
             self.learner.load_state_dict(parts["learner"])
             self.originals = {int(task): original for task, original in parts["drift"].items()}
-            self.record = Record(**state["record"])
+            self.record = Record.from_json(state["record"], num_tasks=len(self.stream.tasks))
             under_way = UnderWay(int(position["phase"]), parts["fit"], position["values"]) if inside else None
         except MISFITS as error:
             raise self._misfit() from error

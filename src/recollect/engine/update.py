@@ -115,10 +115,16 @@ class Optimiser:
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Stand where `state` was taken."""
         own = self._adam.state_dict()
+        parameters = [parameter for group in self._adam.param_groups for parameter in group["params"]]
         for name, tensor in tensors.items():
             index, _, moment = name.partition(".")
-            if moment:
+            if moment:  # the fused step trusts its shapes
+                shape = {"step": torch.Size()}.get(moment, parameters[int(index)].shape)
+                if tensor.shape != shape or not tensor.is_floating_point():
+                    raise ValueError(f"{name} has the shape {list(tensor.shape)}, not {list(shape)}")
                 own["state"].setdefault(int(index), {})[moment] = tensor
+        if any(found.keys() != {"step", "exp_avg", "exp_avg_sq"} for found in own["state"].values()):
+            raise ValueError("moments of Adam are missing")
         self._adam.load_state_dict(own)
         for parameter, found in self._adam.state.items():
             for moment, tensor in found.items():
@@ -126,10 +132,12 @@ class Optimiser:
                     found[moment] = torch.empty_like(parameter).copy_(tensor)
         self._losses.copy_(tensors["losses"])
         self.step = int(values["step"])
+        if self.step < 0:
+            raise ValueError(f"step {self.step}")
         for group, rate in zip(self._adam.param_groups, values["rates"], strict=True):
-            group["lr"] = rate
+            group["lr"] = float(rate)
         for watch, best, num_stalled in zip(self._watches, values["best"], values["num_stalled"], strict=True):
-            watch.best, watch.num_stalled = math.inf if best is None else best, num_stalled
+            watch.best, watch.num_stalled = math.inf if best is None else float(best), int(num_stalled)
 
 
 def _gradient(parameter: Tensor) -> Tensor:

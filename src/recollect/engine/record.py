@@ -1,0 +1,54 @@
+"""What a run has measured so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+
+@dataclass
+class Record:
+    """Plain numbers, saved with every checkpoint."""
+
+    matrices: dict[str, list[list[float | None]]] = field(default_factory=dict)
+    at_start: dict[str, list[float | None]] = field(default_factory=dict)
+    drifted: list[list[float | None]] = field(default_factory=list)
+    rectified: list[list[float | None]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    num_images: int = 0
+    validation: dict[str, float | None] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    def spend(self, what: str, since: float) -> None:
+        self.seconds[what] = self.seconds.get(what, 0.0) + perf_counter() - since
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any], num_tasks: int) -> Record:
+        """As it was saved; anything of another shape is a ValueError."""
+        hints = get_type_hints(cls)
+        if values.keys() != hints.keys():
+            raise ValueError(f"a record has the fields {', '.join(hints)}")
+        for name, hint in hints.items():
+            if not _fits(values[name], hint):
+                raise ValueError(f"{name} is no {hint}")
+        found = cls(**values)
+        for matrix in (*found.matrices.values(), found.drifted, found.rectified):
+            if len(matrix) > num_tasks or any(len(row) != num_tasks for row in matrix):
+                raise ValueError(f"a matrix of {num_tasks} tasks has as many columns, and no more rows")
+        return found
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a JSON value is of a type made of dict, list, None, str, int and float."""
+    arguments = get_args(hint)
+    if hint is Any:
+        return True
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(_fits(each, arguments[1]) for each in value.values())
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(each, arguments[0]) for each in value)
+    if isinstance(hint, UnionType):
+        return any(_fits(value, each) for each in arguments)
+    return isinstance(value, (int, float) if hint is float else hint) and not isinstance(value, bool)
