@@ -295,13 +295,16 @@ def measure_help() -> list[float]:
 
 
 PEAK = """
-import resource, sys
+import pathlib, resource, sys
 from recollect.cli import main
 sys.argv = ["recollect", *sys.argv[1:]]
 try:
     main()
 finally:
-    print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    status = pathlib.Path("/proc/self/status")  # ru_maxrss would count the process that started this one
+    lines = status.read_text().splitlines() if status.exists() else []
+    peak = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
+    print("peak", *(peak or [resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
 """
 
 
