@@ -26,9 +26,11 @@ ALLOWED = {
     "engine": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods"},
     "runs": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine"},
     "testing": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "runs"},
+    "sweeps": LEAVES | {"nets", "streams", "engine", "runs"},
     "audit": LEAVES | {"streams", "engine", "runs"},
     "report": LEAVES | {"metrics", "runs"},
-    "cli": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "runs", "report", "audit"},
+    "cli": LEAVES
+    | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "runs", "report", "audit", "sweeps"},
 }
 FILES = sorted(ROOT.rglob("*.py"))
 # What reads files or draws pictures works on the host; the runtime is the one place that names devices.

@@ -13,6 +13,7 @@ from recollect.methods import methods
 from recollect.nets import backbones
 from recollect.runs import available_options, describe
 from recollect.streams import streams
+from recollect.sweeps import load_preset, preset_names
 
 
 def print_all(console: Console) -> None:
@@ -22,6 +23,7 @@ def print_all(console: Console) -> None:
         ("streams", {name: source.about for name, source in streams().items()}),
         ("methods", {name: method.about for name, method in methods().items()}),
         ("backbones", backbone_lines),
+        ("presets", {name: load_preset(name).about for name in preset_names()}),
     ):
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
         for name, about in rows.items():

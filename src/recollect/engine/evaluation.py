@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from recollect.engine.runtime import Runtime, to_host
 from recollect.methods import Learner
 from recollect.methods.learner import num_right
-from recollect.metrics import rmse, squared_error
+from recollect.metrics import on_principal_axes, rmse, shown_rows, squared_error
 from recollect.streams import Pixels, Split, Task
 
 Accuracies = dict[str, list[float | None]]
@@ -65,24 +65,34 @@ def original_features(learner: Learner[Any], task: Task, pixels: Pixels, runtime
     return torch.cat(features) if features else torch.zeros(0, 1)
 
 
+class Drift(NamedTuple):
+    """RMSE of a task's drifted and rectified features against its original ones, and some of the features."""
+
+    drifted: float | None
+    rectified: float | None
+    drifted_points: list[list[float]]
+    rectified_points: list[list[float]] | None
+
+
 @torch.inference_mode()
-def measure_drift(
-    learner: Learner[Any], task: Task, original: Tensor, pixels: Pixels, runtime: Runtime
-) -> tuple[float | None, float | None]:
-    """RMSE of a task's drifted and rectified features against its original ones."""
+def measure_drift(learner: Learner[Any], task: Task, original: Tensor, pixels: Pixels, runtime: Runtime) -> Drift:
+    """How far a task's features have gone, and how far the chain brings them back."""
     learner.eval()
     totals = torch.zeros(2, device=runtime.device)
-    start, has_chain = 0, False
+    start, currents, estimated = 0, [], []
     for x, _ in plain_batches(task.test, pixels, runtime):
         with runtime.autocast():
             current, estimates = learner.features(x)
         then = original[start : start + len(x)].to(runtime.device)
         start += len(x)
         totals[0] += squared_error(current, then)
+        currents.append(to_host(current.float()))
         if estimates is not None:
-            has_chain = True
             totals[1] += squared_error(estimates[task.info.index], then)
+            estimated.append(to_host(estimates[task.info.index].float()))
     if not start:
-        return None, None
+        return Drift(None, None, [], None)
     drifted, rectified = (rmse(total, original.numel()) for total in totals.tolist())
-    return drifted, rectified if has_chain else None
+    rows = shown_rows(start)
+    points = [on_principal_axes(original, torch.cat(found)[rows]) for found in (currents, estimated) if found]
+    return Drift(drifted, rectified if estimated else None, points[0], points[1] if estimated else None)

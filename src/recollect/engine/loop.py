@@ -25,6 +25,7 @@ from recollect.engine.training import Training
 from recollect.engine.update import NonFiniteLossError
 from recollect.errors import UserError
 from recollect.methods import Learner
+from recollect.metrics import on_principal_axes, shown_rows
 from recollect.rng import Key
 from recollect.streams import Split, Stream, Task, TaskData
 
@@ -184,12 +185,22 @@ class Engine:
 
     def _measure_drift(self, lesson: Sequence[Task], now: int) -> None:
         tasks, pixels = self.stream.tasks, self.stream.pixels
+        record = self.record
         for task in lesson:
-            self.originals[task.info.index] = original_features(self.learner, task, pixels, self.runtime)
-        pairs = [measure_drift(self.learner, tasks[j], self.originals[j], pixels, self.runtime) for j in range(now)]
-        for kept, row in ((self.record.drifted, [p[0] for p in pairs]), (self.record.rectified, [p[1] for p in pairs])):
+            original = original_features(self.learner, task, pixels, self.runtime)
+            self.originals[task.info.index] = original
+            shown = on_principal_axes(original, original[shown_rows(len(original))]) if len(original) else []
+            record.scatter.append({"original": shown, "drifted": [], "rectified": []})
+        found = [measure_drift(self.learner, tasks[j], self.originals[j], pixels, self.runtime) for j in range(now)]
+        for kept, row in (
+            (record.drifted, [d.drifted for d in found]),
+            (record.rectified, [d.rectified for d in found]),
+        ):
             kept += [[None] * len(tasks) for _ in range(now - len(kept))]
             kept.append([*row, *[None] * (len(tasks) - len(row))])
+        for place, drift in zip(record.scatter, found, strict=False):
+            place["drifted"].append(drift.drifted_points)
+            place["rectified"].append(drift.rectified_points)
 
     def _save(self, done: int, number: int = 0, fit: Fit | None = None) -> None:
         """Save the state after `done` lessons or, within the next one, inside a phase."""

@@ -16,6 +16,8 @@ class Record:
     at_start: dict[str, list[float | None]] = field(default_factory=dict)
     drifted: list[list[float | None]] = field(default_factory=list)
     rectified: list[list[float | None]] = field(default_factory=list)
+    scatter: list[dict[str, Any]] = field(default_factory=list)
+    """Of each task: its original features on their principal axes, and drifted and rectified ones after each later."""
     seconds: dict[str, float] = field(default_factory=dict)
     num_images: int = 0
     validation: dict[str, float | None] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Run configs and run folders."""
 
 from recollect.runs.config import RunConfig, available_options, resolve
-from recollect.runs.folder import RunFolder, read_json
-from recollect.runs.run import begun, build_learner, run
+from recollect.runs.folder import RunFolder, read_json, write_json
+from recollect.runs.run import begun, build_learner, command_of, run, settled
 from recollect.runs.settings import describe, parse
 
 __all__ = [
@@ -11,9 +11,12 @@ __all__ = [
     "available_options",
     "begun",
     "build_learner",
+    "command_of",
     "describe",
     "parse",
     "read_json",
     "resolve",
     "run",
+    "settled",
+    "write_json",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +17,10 @@ from recollect.methods import Learner, Schedule, Setup, methods
 from recollect.metrics import summarise
 from recollect.nets import Network, as_backbone, backbones
 from recollect.rng import Key
-from recollect.runs.config import RunConfig
+from recollect.runs.config import SECTIONS, RunConfig, resolve
 from recollect.runs.folder import EventLog, RunFolder, code_version, last_data_root, read_json
 from recollect.runs.lock import locked
-from recollect.streams import Stream, open_stream
+from recollect.streams import Stream, open_stream, streams
 
 
 def build_learner(config: RunConfig, stream: Stream, backbone: nn.Module | None = None) -> Learner[Any]:
@@ -56,7 +58,7 @@ def run(
     SIGTERM let the step under way finish, save it, and raise `StoppedError`. A config of the stream 'tensors' is run on
     the `stream` given; one of the backbone 'own' with the `backbone` given, which is trained in place.
     """
-    config = _settled(config, out, device, force=force)
+    config = settled(config, out, device, force=force)
     folder = RunFolder(out, config, force=force)
     finished = folder.result()
     if finished is not None and data_root is None and stream is None:
@@ -104,7 +106,7 @@ def begun(out: Path) -> tuple[RunConfig, Path | None]:
     return config, last_data_root(out / "events.jsonl")
 
 
-def _settled(config: RunConfig, out: Path, device: str, *, force: bool) -> RunConfig:
+def settled(config: RunConfig, out: Path, device: str, *, force: bool) -> RunConfig:
     """With the precision `auto` decided: as the run in the folder began, else by what the device is fast at."""
     if config.precision != "auto":
         return config
@@ -114,6 +116,19 @@ def _settled(config: RunConfig, out: Path, device: str, *, force: bool) -> RunCo
     if precision not in ("fp32", "bf16"):
         precision = Runtime.choose(device, "auto").precision
     return replace(config, precision=precision)
+
+
+def command_of(config: RunConfig, out: Path) -> str:
+    """A command line that does such a run; options left at their defaults are left out."""
+    plain = resolve(config.stream, config.method, config.seed, {"backbone": config.backbone}).to_json()
+    words = ["recollect", "run", "--stream", config.stream, "--method", config.method, "--seed", str(config.seed)]
+    words += ["--fixed-heads"] * config.fixed_heads + ["--measure-drift"] * config.measure_drift
+    words += ["--precision", config.precision] if config.precision != "auto" else []
+    found = config.to_json()
+    own = {f"{s}.{key}": value for s in SECTIONS for key, value in found[s].items() if value != plain[s][key]}
+    own |= {"backbone": config.backbone} if config.backbone != streams()[config.stream].protocol.backbone else {}
+    sets = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in own.items()]
+    return shlex.join([*words, "--out", str(out), *(["--set", *sets] if sets else [])])
 
 
 def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: Runtime, command: str) -> dict[str, Any]:
@@ -129,7 +144,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "cil": summary("cil"),
         "til_without_chain": summary("til_without_chain") if has_chain else None,
         "validation": record.validation,
-        "drift": {"drifted": record.drifted, "rectified": record.rectified} if config.measure_drift else None,
+        "drift": _drift(record) if config.measure_drift else None,
         "parameters": {"training": parameters.training, "inference": parameters.inference},
         "values_held": _values_held(learner),
         "memory": {"samples": sum(map(len, learner.memories())), "bytes": sum(m.num_bytes for m in learner.memories())},
@@ -141,6 +156,10 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "commit": code_version(),
         "environment": runtime.describe(),
     }
+
+
+def _drift(record: Record) -> dict[str, Any]:
+    return {"drifted": record.drifted, "rectified": record.rectified, "scatter": record.scatter}
 
 
 def _values_held(learner: Learner[Any]) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from recollect.errors import UserError
 from recollect.streams.archive import Archive, Files, open_archive
 from recollect.streams.cache import Decoded, cached
-from recollect.streams.protocol import Dataset, Source, StreamOptions
+from recollect.streams.protocol import Dataset, Size, Source, StreamOptions
 
 NUM_PIXELS = 3 * 32 * 32
 
@@ -116,6 +116,10 @@ def _rows(files: Files, member: str, layout: Layout) -> np.ndarray:
 
 
 STREAMS = {
-    "split-cifar10": Source(load=load_cifar10, about="CIFAR-10 in 5 tasks of 2 classes, 32 pixels"),
-    "split-cifar100": Source(load=load_cifar100, about="CIFAR-100 in 5 tasks of 20 classes, 32 pixels"),
+    "split-cifar10": Source(
+        load=load_cifar10, about="CIFAR-10 in 5 tasks of 2 classes, 32 pixels", size=Size(10, 5000, (3, 32, 32))
+    ),
+    "split-cifar100": Source(
+        load=load_cifar100, about="CIFAR-100 in 5 tasks of 20 classes, 32 pixels", size=Size(100, 500, (3, 32, 32))
+    ),
 }

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from recollect.streams.protocol import Dataset, Protocol, Source, StreamOptions
+from recollect.streams.protocol import Dataset, Protocol, Size, Source, StreamOptions
 
 TEST_EVERY = 5  # every fifth image of a class is a test image, whatever the seed
 
@@ -45,6 +45,7 @@ STREAMS = {
                 "stable_decay": 0.9,
             },
         ),
+        size=Size(10, 143, (1, 32, 32)),
         about="scikit-learn's digits in 5 tasks of 2 classes, 32 pixels; bundled, no download",
     ),
 }

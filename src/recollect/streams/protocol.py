@@ -81,6 +81,15 @@ class Protocol:
     """Defaults for whichever of these options a method has."""
 
 
+@dataclass(frozen=True)
+class Size:
+    """How large a dataset is, known without loading it."""
+
+    num_classes: int
+    train_per_class: int
+    image_shape: tuple[int, int, int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """A registered stream."""
@@ -90,3 +99,5 @@ class Source:
     options: StreamOptions = StreamOptions()
     protocol: Protocol = Protocol()
     about: str = ""
+    size: Size | None = None
+    """For estimates; None where only the data tells."""

@@ -11,7 +11,7 @@ from recollect.errors import UserError
 from recollect.streams.archive import Archive, Files, open_archive
 from recollect.streams.cache import Decoded, cached
 from recollect.streams.images import decode_image
-from recollect.streams.protocol import Dataset, Source, StreamOptions
+from recollect.streams.protocol import Dataset, Size, Source, StreamOptions
 
 SIZE = 64
 TINY_IMAGENET = Archive(
@@ -59,5 +59,6 @@ STREAMS = {
         load=load_tiny_imagenet,
         options=StreamOptions(tasks=10),
         about="Tiny ImageNet in 10 tasks of 20 classes, 64 pixels",
+        size=Size(200, 500, (3, SIZE, SIZE)),
     ),
 }

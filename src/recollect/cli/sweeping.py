@@ -1,0 +1,159 @@
+"""`recollect sweep`: the plan, one live table of all runs, and what a grid found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from recollect.errors import UserError
+from recollect.sweeps import Job, Status, best_settings, find_results, in_process, in_processes, plan, sweep
+from recollect.sweeps.execute import Engine
+
+MOST_ROWS = 30  # of the live table; the rest is counted
+
+
+class Cluster(NamedTuple):
+    """Where Ray runs, and what each run needs of it."""
+
+    address: str | None
+    cpus: float
+    gpus: float
+
+
+def print_plan(
+    console: Console, jobs: Sequence[Job], out: Path, also: Sequence[Path], device: str, threads: int
+) -> None:
+    """Every run, whether it is done, and what it will cost."""
+    from recollect.sweeps.estimate import Estimator
+
+    estimator = Estimator(device, threads)
+    table = Table(box=None, padding=(0, 2))
+    for title in ("run", "", "hours", "GB"):
+        table.add_column(title, no_wrap=title == "run", justify="right" if title in ("hours", "GB") else "left")
+    hours = gigabytes = 0.0
+    num_unknown = num_done = 0
+    for status in plan(jobs, out, also, device):
+        cost = estimator.cost(status.job.config)
+        done = status.state == "done"
+        num_done += done
+        num_unknown += cost is None
+        if cost is not None and not done:
+            hours, gigabytes = hours + cost.hours, gigabytes + cost.gigabytes
+        figures = ("?", "?") if cost is None else (f"{cost.hours:.2f}", f"{cost.gigabytes:.2f}")
+        table.add_row(escape(status.job.name), f"done: {status.found_in}" if done else "to do", *figures)
+    console.print(table)
+    unknown = f"; {num_unknown} of unknown size" if num_unknown else ""
+    console.print(
+        f"{len(jobs)} runs, {num_done} done. To do: about [bold]{hours:.1f} hours[/] on this device, one after the "
+        f"other, and {gigabytes:.1f} GB of disk{unknown}. Hours are estimated by timing a few steps here."
+    )
+
+
+def do_sweep(
+    console: Console,
+    jobs: Sequence[Job],
+    out: Path,
+    also: Sequence[Path],
+    workers: int,
+    cluster: Cluster | None,
+    words: Mapping[str, Any],
+) -> int:
+    """Do it under one live table; returns the exit code."""
+    if workers < 1:
+        raise UserError(f"--workers counts runs at a time, got {workers}")
+    statuses = plan(jobs, out, also, str(words["device"]))
+    engine: Engine = in_process if workers == 1 else in_processes(workers)
+    if cluster is not None:
+        from recollect.sweeps.cluster import on_ray
+
+        engine = on_ray(cluster.address, cluster.cpus, cluster.gpus)
+    if console.is_terminal:
+        with Live(get_renderable=lambda: _table(statuses), console=console, refresh_per_second=1, transient=True):
+            sweep(statuses, out, engine=engine, **words)
+        console.print(_table(statuses, most=len(statuses)))
+    else:
+        sweep(statuses, out, engine=engine, told=_teller(console, len(statuses)), **words)
+    failed = [status for status in statuses if status.state == "failed"]
+    num_done = sum(status.state == "done" for status in statuses)
+    console.print(f"{num_done} of {len(statuses)} runs are done; they are in [bold]{escape(str(out))}[/].")
+    for status in failed:
+        reason = status.reasons[-1].strip().splitlines()[-1]
+        console.print(f"[bold red]failed:[/] {escape(status.job.name)}: {escape(reason)}", soft_wrap=True)
+    if failed:
+        console.print(f"All reasons are in {escape(str(out / 'sweep.json'))}; the same command tries them again.")
+    return 1 if failed else 0
+
+
+def print_best(console: Console, runs: Sequence[Path]) -> None:
+    """The settings of each group with the best validation accuracy."""
+    found = best_settings(find_results(runs).values())
+    if not found:
+        raise UserError(
+            f"no results with validation accuracy under {', '.join(map(str, runs))}; give folders of a grid"
+        )
+    table = Table("stream", "method", "chosen", "validation TIL", "of", box=None, padding=(0, 2))
+    for choice in found:
+        settings = " ".join(f"{key}={json.dumps(value)}" for key, value in choice.settings.items()) or "as it comes"
+        table.add_row(choice.stream, choice.method, settings, f"{choice.validation:.2f}", str(choice.num_tried))
+    console.print(table)
+    console.print("Chosen by accuracy on validation images; test accuracy was not looked at.")
+
+
+def _teller(console: Console, total: int) -> Callable[[Status], None]:
+    num = 0
+
+    def tell(status: Status) -> None:
+        nonlocal num
+        num += 1
+        console.print(f"{num}/{total} {escape(status.job.name)}: {status.state}{_figures(status)}", soft_wrap=True)
+
+    return tell
+
+
+def _table(statuses: Sequence[Status], most: int = MOST_ROWS) -> Table:
+    counts = {state: sum(s.state == state for s in statuses) for state in ("done", "running", "waiting", "failed")}
+    title = ", ".join(f"{num} {state}" for state, num in counts.items() if num)
+    table = Table("run", "", "", title=title, title_justify="left", box=None, padding=(0, 2))
+    order = {"running": 0, "failed": 1, "waiting": 2, "done": 3}
+    shown = sorted(statuses, key=lambda s: order[s.state])[:most] if most < len(statuses) else statuses
+    colours = {"done": "green", "running": "bold", "failed": "red", "waiting": "dim"}
+    for status in shown:
+        detail = _progress(status.folder) if status.state == "running" else _figures(status).lstrip(", ")
+        table.add_row(escape(status.job.name), f"[{colours[status.state]}]{status.state}[/]", escape(detail))
+    if len(shown) < len(statuses):
+        table.add_row(f"and {len(statuses) - len(shown)} more", "", "")
+    return table
+
+
+def _figures(status: Status) -> str:
+    if status.result is None:
+        return f", {status.reasons[-1].strip().splitlines()[-1]}" if status.reasons else ""
+    result = status.result
+    return f", TIL {result['til']['average_accuracy']:.1f} %, CIL {result['cil']['average_accuracy']:.1f} %"
+
+
+def _progress(folder: Path) -> str:
+    """The last thing that a run told of itself."""
+    path = folder / "events.jsonl"
+    if not path.exists():
+        return "starting"
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - 4096, 0))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    for line in reversed(lines):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if event.get("event") == "epoch":
+            return f"{event['phase']}, epoch {event['epoch']}, loss {event['loss']:.3f}"
+        if event.get("event") == "task":
+            return f"task {event['task']} learned"
+    return "starting"

@@ -1,0 +1,21 @@
+"""Many runs: presets that describe them, sweeps that do them, on one machine or many."""
+
+from recollect.sweeps.execute import Status, in_process, in_processes, plan, sweep
+from recollect.sweeps.preset import Job, Preset, load_preset, preset_names, preset_text
+from recollect.sweeps.results import find_results
+from recollect.sweeps.select import best_settings
+
+__all__ = [
+    "Job",
+    "Preset",
+    "Status",
+    "best_settings",
+    "find_results",
+    "in_process",
+    "in_processes",
+    "load_preset",
+    "plan",
+    "preset_names",
+    "preset_text",
+    "sweep",
+]

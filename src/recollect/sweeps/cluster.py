@@ -1,0 +1,69 @@
+"""A sweep on a Ray cluster whose machines share the folder of the runs.
+
+A run whose worker dies is started again by Ray and goes on from its last checkpoint; the lock of its folder, which died
+with the worker, keeps two from doing the same run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from recollect.engine import StopRequest
+from recollect.errors import UserError
+from recollect.sweeps.execute import MOST_DEATHS, Engine, Status, work
+
+WAIT_SECONDS = 0.5
+LOCKED_SECONDS = 60.0  # how long a run waits for a folder whose holder has just died on another machine
+
+
+def on_ray(address: str | None, cpus: float, gpus: float) -> Engine:
+    """Each run a Ray task that reserves so many processors and GPUs."""
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError("--engine ray needs Ray: pip install 'recollect[ray]'") from error
+
+    def engine(
+        todo: Sequence[Status], words: Mapping[str, Any], stop: StopRequest
+    ) -> Iterator[tuple[Status, str | None]]:
+        if not ray.is_initialized():
+            try:
+                ray.init(address=address, log_to_driver=False, include_dashboard=False)
+            except (ConnectionError, ValueError) as error:
+                raise UserError(f"no Ray cluster at {address!r} ({error}); start one: ray start --head") from error
+        held: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
+        wanted = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+        missing = {name: num for name, num in wanted.items() if held.get(name, 0.0) < num}
+        if missing and todo:
+            raise UserError(f"the Ray cluster has no machine with {missing}; lower --cpus-per-run or --gpus-per-run")
+        task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=MOST_DEATHS)(_on_worker)
+        absolute = {k: v.absolute() if isinstance(v, Path) else v for k, v in words.items()}
+        pending = {
+            task.remote(status.job.config.to_json(), status.folder.absolute(), absolute): status for status in todo
+        }
+        for status in todo:
+            status.state = "running"
+        while pending and stop.number is None:
+            ended, _ = ray.wait(list(pending), timeout=WAIT_SECONDS)
+            for reference in ended:
+                status = pending.pop(reference)
+                try:
+                    yield status, ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    yield status, f"its worker died {MOST_DEATHS + 1} times: {error}"
+        for reference in pending:
+            ray.cancel(reference)
+
+    return engine
+
+
+def _on_worker(config: Mapping[str, Any], folder: Path, words: Mapping[str, Any]) -> str | None:
+    started = time.monotonic()
+    while True:
+        reason = work(config, folder, words, heed_signals=False)
+        if reason is None or "is working on" not in reason or time.monotonic() - started > LOCKED_SECONDS:
+            return reason
+        time.sleep(WAIT_SECONDS)

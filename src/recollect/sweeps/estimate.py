@@ -1,0 +1,82 @@
+"""What a sweep will cost, before it starts: hours by timing a few steps of each backbone here, gigabytes by arithmetic.
+
+A method's hours are those of training its backbone, times the factor that `recollect`'s benchmark (docs/speed.md) found
+for it; they are a rough guess, and say nothing about other machines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from recollect.engine import Runtime
+from recollect.nets import as_backbone, backbones
+from recollect.runs import RunConfig
+from recollect.streams import streams
+
+FACTORS = {"er": 1.8, "derpp": 1.8, "er-ace": 1.8, "agem": 2.0, "er-mkd": 2.3, "tamil": 2.1, "cls-er": 2.4,
+           "rfe": 1.4, "rfe-p": 2.4, "rfe-b": 2.5, "lwf": 1.3, "ewc": 1.1, "si": 1.2, "expansion": 0.3}  # fmt: skip
+COPIES = {"rfe": 2, "rfe-p": 2, "rfe-b": 2, "er-mkd": 2, "tamil": 2, "cls-er": 3, "lwf": 2, "ewc": 3, "si": 4}
+MOMENTS = 2  # of Adam, in a checkpoint inside a phase
+CHECKPOINTS = 2
+BATCH, STEPS = 32, 3
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run, roughly."""
+
+    hours: float
+    gigabytes: float
+
+
+class Estimator:
+    """Times each backbone once, on the device that the runs would use."""
+
+    def __init__(self, device: str, threads: int) -> None:
+        self._device, self._threads = device, threads
+        self._known: dict[tuple[Any, ...], tuple[float, int]] = {}
+
+    def cost(self, config: RunConfig) -> Cost | None:
+        """Unknown for streams whose size only their data tells."""
+        size = streams()[config.stream].size
+        if size is None:
+            return None
+        per_class = min(config.stream_options.train_per_class or size.train_per_class, size.train_per_class)
+        num_images = per_class * size.num_classes * (1 - config.stream_options.validation)
+        seconds, num_parameters = self._backbone(config, size.image_shape)
+        training = seconds * num_images * config.training.epochs * FACTORS.get(config.method, 1.0)
+        values = num_parameters * (COPIES.get(config.method, 1) + MOMENTS)
+        channels, height, width = size.image_shape
+        pixels = getattr(config.method_options, "memory", 0) * channels * height * width
+        return Cost(training / 3600, CHECKPOINTS * (4 * values + pixels) / 2**30)
+
+    def _backbone(self, config: RunConfig, image_shape: tuple[int, int, int]) -> tuple[float, int]:
+        """Seconds an image in training, and parameters."""
+        key = (config.backbone, tuple(sorted(config.backbone_options.items())), image_shape, config.precision)
+        if key not in self._known:
+            runtime = Runtime.choose(self._device, config.precision, self._threads)
+            made = backbones()[config.backbone].make(image_shape, **config.backbone_options)
+            backbone = as_backbone(made, image_shape)
+            network_features: int = backbone.feature_dim  # type: ignore[assignment]
+            network = nn.Sequential(backbone, nn.Linear(network_features, 10))
+            runtime.place(network)
+            images = torch.randn(BATCH, *image_shape).to(runtime.device)
+            num = sum(parameter.numel() for parameter in network.parameters())
+            best = min(_step(network, images, runtime) for _ in range(STEPS + 1))
+            self._known[key] = best / BATCH, num
+        return self._known[key]
+
+
+def _step(network: nn.Module, images: torch.Tensor, runtime: Runtime) -> float:
+    started = perf_counter()
+    network.zero_grad()
+    with runtime.autocast():
+        loss = network(images).float().square().mean()
+    loss.backward()
+    float(loss.detach())
+    return perf_counter() - started
