@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from recollect.errors import StoppedError, UserError
-from recollect.runs import RunConfig, command_of, parse, resolve
+from recollect.runs import RunConfig, command_of, find_results, parse, resolve
 from recollect.sweeps import (
     best_settings,
-    find_results,
     in_process,
     in_processes,
     load_preset,

@@ -9,20 +9,15 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import CycloptsError, Parameter
+
+from recollect.cli import studies  # noqa: F401  (adds its commands)
+from recollect.cli.base import app
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from recollect.runs import RunConfig
-
-app = App(
-    name="recollect",
-    help="Keep training an image classifier on new tasks without forgetting the old ones or keeping their data.",
-    help_format="plaintext",
-    version_flags=["--version"],
-    suppress_keyboard_interrupt=False,
-)
 
 
 @app.command
@@ -145,101 +140,6 @@ def _do(console: Console, config: RunConfig, out: Path, **words: Any) -> None:
         result = do_run(config, out, observer=bar, command=command, heed_signals=True, **words)
     print_result(console, result)
     console.print(f"The run is in [bold]{escape(str(out))}[/].")
-
-
-@app.command
-def sweep(
-    preset: str,
-    *,
-    out: Path | None = None,
-    seeds: Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())] = None,
-    set: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
-    also: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())] = None,
-    data_root: Path | None = None,
-    precision: Literal["auto", "fp32", "bf16"] = "auto",
-    device: str = "auto",
-    threads: int = 0,
-    workers: int = 1,
-    engine: Literal["local", "ray"] = "local",
-    address: str | None = None,
-    cpus_per_run: float = 1.0,
-    gpus_per_run: float = 0.0,
-    checkpoint_every: float = 300.0,
-    dry_run: Annotated[bool, Parameter(negative=())] = False,
-    show: Annotated[bool, Parameter(negative=())] = False,
-) -> None:
-    """Do all runs of a preset: skip what is done, go on with what was cut, try again what failed.
-
-    Parameters
-    ----------
-    preset
-        A preset's name, as `recollect list` shows them, or a file of one's own that ends in .toml.
-    out
-        Where the run folders go; runs/<preset> if left out.
-    seeds
-        Other seeds than the preset's.
-    set
-        Further options for every run, as of `recollect run`; stream.class_order=seeded lets seeds vary the class order.
-    also
-        More folders with results: a run whose configuration is found there is done.
-    data_root
-        Folder with the data, as of `recollect run`.
-    precision
-        As of `recollect run`.
-    device
-        auto, cpu, cuda, cuda:1, mps.
-    threads
-        Processor threads of each run; 0 leaves torch's own choice.
-    workers
-        Runs at a time, each in a process of its own if more than one.
-    engine
-        local, or ray: on a Ray cluster that shares the folder of the runs; needs the extra recollect[ray].
-    address
-        The Ray cluster's address; auto finds one that runs here, left out a local one is started.
-    cpus_per_run
-        Processors that Ray reserves for a run.
-    gpus_per_run
-        GPUs that Ray reserves for a run.
-    checkpoint_every
-        Seconds between checkpoints inside a phase.
-    dry_run
-        List the runs with estimated hours and gigabytes, and do nothing.
-    show
-        Print the preset, to be copied and edited, and do nothing.
-    """
-    from rich.console import Console
-
-    from recollect.cli.sweeping import Cluster, do_sweep, print_plan
-    from recollect.runs import parse
-    from recollect.sweeps import load_preset, preset_text
-
-    if show:
-        print(preset_text(preset), end="")
-        return
-    out = out or Path("runs") / preset.removesuffix(".toml")
-    jobs = load_preset(preset).jobs(seeds, parse(set or []), precision)
-    if dry_run:
-        print_plan(Console(), jobs, out, also or [], device, threads)
-        return
-    cluster = Cluster(address, cpus_per_run, gpus_per_run) if engine == "ray" else None
-    words = {"data_root": data_root, "device": device, "threads": threads, "checkpoint_seconds": checkpoint_every}
-    sys.exit(do_sweep(Console(), jobs, out, also or [], workers, cluster, words))
-
-
-@app.command
-def best(runs: list[Path]) -> None:
-    """Of the runs of a grid, show the settings with the best validation accuracy of each stream and method.
-
-    Parameters
-    ----------
-    runs
-        Folders with results.
-    """
-    from rich.console import Console
-
-    from recollect.cli.sweeping import print_best
-
-    print_best(Console(), runs)
 
 
 @app.command(name="list")

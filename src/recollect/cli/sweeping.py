@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from recollect.errors import UserError
-from recollect.sweeps import Job, Status, best_settings, find_results, in_process, in_processes, plan, sweep
+from recollect.runs import find_results
+from recollect.sweeps import Job, Status, best_settings, in_process, in_processes, plan, sweep
 from recollect.sweeps.execute import Engine
 
 MOST_ROWS = 30  # of the live table; the rest is counted

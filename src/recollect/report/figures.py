@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from recollect.report.collect import Experiment, Result, Variant
+from recollect.report.sheets import named, slug_of
+from recollect.report.stats import known
+
+MOST_MATRICES = 6  # side by side in one picture
 LIGHT_FROM = 55  # percent; above it cells are bright and take dark text
 
 
 def draw_matrices(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """Accuracy matrices of several methods: a row after each task, a column for each task; TIL above, CIL below."""
     settings = {"til": "task known", "cil": "task unknown"}
-    figure = Figure(figsize=(2.9 * len(results) + 0.6, 6.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(2.9 * len(results) + 0.6, 6.2)
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.set(hspace=0.08)  # type: ignore[call-arg]
@@ -29,8 +34,7 @@ def draw_matrices(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
             image = axes.imshow(values, vmin=0, vmax=100, cmap="viridis")
             average = result[setting]["average_accuracy"]
             axes.set_title(f"{method}, {title}\naverage {average:.1f} %", fontsize=10)
-            axes.set_xticks(range(len(matrix)), [str(i + 1) for i in range(len(matrix))])
-            axes.set_yticks(range(len(matrix)), [str(i + 1) for i in range(len(matrix))])
+            _count(axes, len(matrix))
             for i, line in enumerate(matrix):
                 for j, cell in enumerate(line):
                     if cell is not None and len(matrix) <= 10:
@@ -43,4 +47,120 @@ def draw_matrices(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     assert image is not None
     figure.colorbar(image, ax=grid, label="percent", shrink=0.6)
     path.parent.mkdir(parents=True, exist_ok=True)
+    _save(figure, path)
+
+
+def draw_experiment(experiment: Experiment, folder: Path) -> Iterator[Path]:
+    """Every picture that an experiment's results allow; gives the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    slug = slug_of(experiment)
+    matrices = {named(variant): variant.results[0] for variant in experiment.variants}
+    for start in range(0, len(matrices), MOST_MATRICES):
+        path = folder / f"{slug}-matrices{f'-{start // MOST_MATRICES + 1}' if start else ''}.png"
+        draw_matrices(dict(list(matrices.items())[start : start + MOST_MATRICES]), path)
+        yield path
+    yield _draw_curves(experiment, folder / f"{slug}-curves.png")
+    yield _draw_tradeoff(experiment, folder / f"{slug}-tradeoff.png")
+    for variant in experiment.variants:
+        result = next(
+            (r for r in variant.results if r.get("drift") and r["drift"]["rectified"][-1][0] is not None), None
+        )
+        if result is not None:
+            words = "".join(f"-{key}-{value}" for key, value in variant.own.items())
+            yield _draw_rmse(result, named(variant), folder / f"{slug}-{variant.method}{words}-rmse.png")
+            if result["drift"].get("scatter"):
+                yield _draw_scatter(result, named(variant), folder / f"{slug}-{variant.method}{words}-pca.png")
+
+
+def _draw_curves(experiment: Experiment, path: Path) -> Path:
+    """Average accuracy over the tasks learned so far, task known and unknown; mean over seeds."""
+    figure = _figure(11, 4.2)
+    axes = figure.subplots(1, 2, sharey=True)
+    for place, (setting, title) in zip(axes, {"til": "task known", "cil": "task unknown"}.items(), strict=True):
+        for number, variant in enumerate(v for v in experiment.variants if v.method != "joint"):
+            means = [_row_mean(variant, setting, row) for row in range(experiment.num_tasks)]
+            style = ("-", "--", ":")[number // 10 % 3]
+            place.plot(range(1, len(means) + 1), means, style, marker=".", label=named(variant))
+        place.set_title(title)
+        place.set_xlabel("tasks learned")
+        place.set_ylim(bottom=0)
+        place.set_xticks(range(1, experiment.num_tasks + 1))
+    axes[0].set_ylabel("average accuracy, percent")
+    axes[1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+    return _save(figure, path)
+
+
+def _row_mean(variant: Variant, setting: str, row: int) -> float:
+    rows = [[cell for cell in result[setting]["matrix"][row] if cell is not None] for result in variant.results]
+    return fmean(fmean(cells) for cells in rows if cells) if all(rows) else float("nan")
+
+
+def _draw_tradeoff(experiment: Experiment, path: Path) -> Path:
+    """Accuracy against the bytes of images kept."""
+    figure = _figure(7, 4.5)
+    axes = figure.subplots()
+    for variant in experiment.variants:
+        values = known(variant.figures("til", "average_accuracy"))
+        if values:
+            kept = variant.results[0]["memory"]["bytes"] / 2**20
+            point = axes.plot(kept, fmean(values), "o")[0]
+            axes.annotate(named(variant), (kept, fmean(values)), (6, 0), textcoords="offset points", fontsize=7,
+                          color=point.get_color(), va="center")  # fmt: skip
+    axes.set_xlabel("megabytes of images kept")
+    axes.set_ylabel("task-incremental accuracy, percent")
+    axes.margins(x=0.25)
+    return _save(figure, path)
+
+
+def _draw_rmse(result: Result, title: str, path: Path) -> Path:
+    """Drifted beside rectified, on one scale."""
+    drift = result["drift"]
+    figure = _figure(9, 4)
+    grid = figure.subplots(1, 2)
+    most = max(cell for row in drift["drifted"] for cell in row if cell is not None)
+    image = None
+    for axes, kind in zip(grid, ("drifted", "rectified"), strict=True):
+        values = [[float("nan") if cell is None else cell for cell in row] for row in drift[kind]]
+        image = axes.imshow(values, vmin=0, vmax=most, cmap="viridis")
+        axes.set_title(f"{title}, {kind}", fontsize=10)
+        axes.set_xlabel("images of task")
+        _count(axes, len(values))
+    grid[0].set_ylabel("after learning task")
+    assert image is not None
+    figure.colorbar(image, ax=grid, label="RMSE to the original features")
+    return _save(figure, path)
+
+
+def _draw_scatter(result: Result, title: str, path: Path) -> Path:
+    """Original, drifted and rectified features of each old task after the last, on their principal axes."""
+    scatter: Sequence[Mapping[str, Any]] = [place for place in result["drift"]["scatter"][:-1] if place["drifted"]]
+    figure = _figure(3.2 * len(scatter), 3.6)
+    grid = figure.subplots(1, len(scatter), squeeze=False)[0]
+    for number, (axes, place) in enumerate(zip(grid, scatter, strict=True)):
+        for kind, colour in (("drifted", "tab:red"), ("rectified", "tab:green"), ("original", "tab:blue")):
+            points = place[kind] if kind == "original" else place[kind][-1]
+            if points:
+                axes.scatter(*zip(*points, strict=True), s=9, alpha=0.6, color=colour, label=kind)
+        drifted, rectified = (result["drift"][kind][-1][number] for kind in ("drifted", "rectified"))
+        axes.set_title(f"task {number + 1}: RMSE {drifted:.2f} → {rectified:.2f}", fontsize=9)
+        axes.set_xticks([])
+        axes.set_yticks([])
+    figure.axes[0].legend(fontsize=7)
+    figure.suptitle(f"{title}: features after the last task", fontsize=10)
+    return _save(figure, path)
+
+
+def _count(axes: Any, num: int) -> None:
+    axes.set_xticks(range(num), [str(i + 1) for i in range(num)])
+    axes.set_yticks(range(num), [str(i + 1) for i in range(num)])
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Figure, path: Path) -> Path:
     figure.savefig(path, dpi=110, bbox_inches="tight")
+    return path

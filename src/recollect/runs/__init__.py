@@ -1,7 +1,8 @@
 """Run configs and run folders."""
 
 from recollect.runs.config import RunConfig, available_options, resolve
-from recollect.runs.folder import RunFolder, read_json, write_json
+from recollect.runs.folder import RunFolder, read_json, write_json, write_text
+from recollect.runs.results import find_results
 from recollect.runs.run import begun, build_learner, command_of, run, settled
 from recollect.runs.settings import describe, parse
 
@@ -13,10 +14,12 @@ __all__ = [
     "build_learner",
     "command_of",
     "describe",
+    "find_results",
     "parse",
     "read_json",
     "resolve",
     "run",
     "settled",
     "write_json",
+    "write_text",
 ]

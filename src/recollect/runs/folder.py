@@ -29,10 +29,14 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or leave what is there."""
     aside = path.with_suffix(UNFINISHED)
     with aside.open("w", encoding="utf-8") as file:
-        json.dump(data, file, indent=1, ensure_ascii=False, allow_nan=False)
-        file.write("\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, path)

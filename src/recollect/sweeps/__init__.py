@@ -2,7 +2,6 @@
 
 from recollect.sweeps.execute import Status, in_process, in_processes, plan, sweep
 from recollect.sweeps.preset import Job, Preset, load_preset, preset_names, preset_text
-from recollect.sweeps.results import find_results
 from recollect.sweeps.select import best_settings
 
 __all__ = [
@@ -10,7 +9,6 @@ __all__ = [
     "Preset",
     "Status",
     "best_settings",
-    "find_results",
     "in_process",
     "in_processes",
     "load_preset",

@@ -18,9 +18,8 @@ from typing import Any, Literal
 
 from recollect.engine import StopRequest, listening
 from recollect.errors import StoppedError, UserError
-from recollect.runs import RunConfig, command_of, read_json, run, settled, write_json
+from recollect.runs import RunConfig, command_of, find_results, read_json, run, settled, write_json
 from recollect.sweeps.preset import Job
-from recollect.sweeps.results import find_results
 
 MOST_DEATHS = 3  # a process that dies without a word is started again so often
 State = Literal["waiting", "running", "done", "failed"]

@@ -1,0 +1,13 @@
+"""The command line that commands are added to."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+app = App(
+    name="recollect",
+    help="Keep training an image classifier on new tasks without forgetting the old ones or keeping their data.",
+    help_format="plaintext",
+    version_flags=["--version"],
+    suppress_keyboard_interrupt=False,
+)

@@ -1,0 +1,135 @@
+"""The commands about many runs: sweep, best, report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from recollect.cli.base import app
+
+
+@app.command
+def sweep(
+    preset: str,
+    *,
+    out: Path | None = None,
+    seeds: Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())] = None,
+    set: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    also: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())] = None,
+    data_root: Path | None = None,
+    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    device: str = "auto",
+    threads: int = 0,
+    workers: int = 1,
+    engine: Literal["local", "ray"] = "local",
+    address: str | None = None,
+    cpus_per_run: float = 1.0,
+    gpus_per_run: float = 0.0,
+    checkpoint_every: float = 300.0,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+    show: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Do all runs of a preset: skip what is done, go on with what was cut, try again what failed.
+
+    Parameters
+    ----------
+    preset
+        A preset's name, as `recollect list` shows them, or a file of one's own that ends in .toml.
+    out
+        Where the run folders go; runs/<preset> if left out.
+    seeds
+        Other seeds than the preset's.
+    set
+        Further options for every run, as of `recollect run`; stream.class_order=seeded lets seeds vary the class order.
+    also
+        More folders with results: a run whose configuration is found there is done.
+    data_root
+        Folder with the data, as of `recollect run`.
+    precision
+        As of `recollect run`.
+    device
+        auto, cpu, cuda, cuda:1, mps.
+    threads
+        Processor threads of each run; 0 leaves torch's own choice.
+    workers
+        Runs at a time, each in a process of its own if more than one.
+    engine
+        local, or ray: on a Ray cluster that shares the folder of the runs; needs the extra recollect[ray].
+    address
+        The Ray cluster's address; auto finds one that runs here, left out a local one is started.
+    cpus_per_run
+        Processors that Ray reserves for a run.
+    gpus_per_run
+        GPUs that Ray reserves for a run.
+    checkpoint_every
+        Seconds between checkpoints inside a phase.
+    dry_run
+        List the runs with estimated hours and gigabytes, and do nothing.
+    show
+        Print the preset, to be copied and edited, and do nothing.
+    """
+    from rich.console import Console
+
+    from recollect.cli.sweeping import Cluster, do_sweep, print_plan
+    from recollect.runs import parse
+    from recollect.sweeps import load_preset, preset_text
+
+    if show:
+        print(preset_text(preset), end="")
+        return
+    out = out or Path("runs") / preset.removesuffix(".toml")
+    jobs = load_preset(preset).jobs(seeds, parse(set or []), precision)
+    if dry_run:
+        print_plan(Console(), jobs, out, also or [], device, threads)
+        return
+    cluster = Cluster(address, cpus_per_run, gpus_per_run) if engine == "ray" else None
+    words = {"data_root": data_root, "device": device, "threads": threads, "checkpoint_seconds": checkpoint_every}
+    sys.exit(do_sweep(Console(), jobs, out, also or [], workers, cluster, words))
+
+
+@app.command
+def report(runs: list[Path], *, out: Path, title: str = "recollect report") -> None:
+    """Write a report of finished runs: tables as Markdown, LaTeX and CSV, pictures, and one page with all of it.
+
+    Parameters
+    ----------
+    runs
+        Folders with results, or result files.
+    out
+        The folder of the report; report.html in it opens anywhere, without a network.
+    title
+        The page's title.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+
+    from recollect.errors import UserError
+    from recollect.report.write import write_report
+    from recollect.runs import find_results
+
+    missing = [path for path in runs if not path.exists()]
+    if missing:
+        raise UserError(f"{missing[0]} does not exist; give folders with results")
+    results = find_results(runs)
+    paths = write_report(results.values(), out, title)
+    console = Console()
+    console.print(f"{len(results)} results, {len(paths)} files. Open [bold]{escape(str(paths[0]))}[/].")
+
+
+@app.command
+def best(runs: list[Path]) -> None:
+    """Of the runs of a grid, show the settings with the best validation accuracy of each stream and method.
+
+    Parameters
+    ----------
+    runs
+        Folders with results.
+    """
+    from rich.console import Console
+
+    from recollect.cli.sweeping import print_best
+
+    print_best(Console(), runs)

@@ -1,0 +1,35 @@
+"""A report in a folder: tables as Markdown, LaTeX and CSV, pictures, and one page with all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from recollect.errors import UserError
+from recollect.report.collect import Result, collect
+from recollect.report.figures import draw_experiment
+from recollect.report.html import page
+from recollect.report.sheets import sheets
+from recollect.runs import write_text
+
+
+def write_report(results: Iterable[Result], out: Path, title: str = "recollect report") -> list[Path]:
+    """Write the report of all results; the paths written, the page first."""
+    experiments = collect(results)
+    if not experiments:
+        raise UserError("there is no result to report; give folders in which runs have finished")
+    tables = [list(sheets(experiment)) for experiment in experiments]
+    texts = {out / "report.html": page(experiments, tables, title)}
+    parts = [f"# {title}", ""]
+    for experiment, found in zip(experiments, tables, strict=True):
+        parts += [f"## {experiment.title}", "", *(sheet.markdown() for sheet in found)]
+        for sheet in found:
+            texts[out / "tables" / f"{sheet.name}.md"] = sheet.markdown()
+            texts[out / "tables" / f"{sheet.name}.tex"] = sheet.latex()
+            texts[out / "tables" / f"{sheet.name}.csv"] = sheet.csv()
+    texts[out / "report.md"] = "\n".join(parts)
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    pictures = [picture for experiment in experiments for picture in draw_experiment(experiment, out / "figures")]
+    return [*texts, *pictures]
