@@ -120,11 +120,15 @@ def take_stock(folder: Path) -> Audit:
             for name, tensor in tensors_of(path):
                 entries.append(Entry(path, name, kind_of(name), tuple(tensor.shape), tensor.nbytes))
             stores += stores_of(path)
-        elif path.name not in KNOWN_FILES or path.is_symlink():
+        elif not _is_known(path) or path.is_symlink():
             others.append(path)
     config = folder / "config.json"
     settings = read_json(config) if config.exists() else {}
     return Audit(folder, entries, stores, others, settings if isinstance(settings, dict) else {})
+
+
+def _is_known(path: Path) -> bool:
+    return path.name in KNOWN_FILES or (path.parent.name == "tensorboard" and path.name.startswith("events.out."))
 
 
 def tensors_of(path: Path) -> Iterator[tuple[str, Tensor]]:

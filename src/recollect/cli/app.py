@@ -38,6 +38,7 @@ def run(
     device: str = "auto",
     threads: int = 0,
     checkpoint_every: float = 300.0,
+    live: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
     force: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Learn a stream with a method and write a run folder: config.json, events.jsonl, result.json, checkpoint/.
@@ -78,6 +79,8 @@ def run(
         Processor threads; 0 leaves torch's own choice.
     checkpoint_every
         Seconds between checkpoints inside a phase; phases and tasks always end with one.
+    live
+        Also send figures as they come to tensorboard, mlflow or both; needs the extra of that name.
     force
         Overwrite the run in this folder.
     """
@@ -91,7 +94,7 @@ def run(
         stream, method, seed, settings, fixed_heads=fixed_heads, measure_drift=measure_drift, precision=precision
     )
     words = {"data_root": data_root, "device": device, "threads": threads, "checkpoint_seconds": checkpoint_every}
-    _do(Console(), config, out, force=force, **words)
+    _do(Console(), config, out, force=force, live=live or (), **words)
 
 
 @app.command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from recollect.nets import Network, as_backbone, backbones
 from recollect.rng import Key
 from recollect.runs.config import SECTIONS, RunConfig, resolve
 from recollect.runs.folder import EventLog, RunFolder, code_version, last_data_root, read_json
+from recollect.runs.live import Observers, live_observers
 from recollect.runs.lock import locked
 from recollect.streams import Stream, open_stream, streams
 
@@ -51,12 +53,14 @@ def run(
     stream: Stream | None = None,
     backbone: nn.Module | None = None,
     heed_signals: bool = False,
+    live: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Do the run, or go on with it, or return its result where it is finished.
 
     While it works the folder is locked: another process is refused. With `heed_signals` (in a main thread) Ctrl-C and
     SIGTERM let the step under way finish, save it, and raise `StoppedError`. A config of the stream 'tensors' is run on
-    the `stream` given; one of the backbone 'own' with the `backbone` given, which is trained in place.
+    the `stream` given; one of the backbone 'own' with the `backbone` given, which is trained in place. `live` names
+    where figures go as they come, besides events.jsonl: tensorboard, mlflow.
     """
     config = settled(config, out, device, force=force)
     folder = RunFolder(out, config, force=force)
@@ -75,7 +79,8 @@ def run(
     folder.path.mkdir(parents=True, exist_ok=True)
     with locked(folder.path):
         folder.claim(stream.describe())
-        log = EventLog(folder.path / "events.jsonl", observer or Observer())
+        others = [observer or Observer(), *live_observers(list(live), folder.path, config)]
+        log = EventLog(folder.path / "events.jsonl", Observers(*others))
         log.event("started", command=command, config=config.hash, data_root=str(data_root) if data_root else None)
         with listening() if heed_signals else nullcontext(StopRequest()) as stop:
             engine = Engine(

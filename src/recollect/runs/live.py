@@ -1,0 +1,100 @@
+"""Figures of a run as it goes, for TensorBoard or MLflow; events.jsonl is always written beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from recollect.engine import Observer
+from recollect.errors import UserError
+from recollect.runs.config import SECTIONS, RunConfig
+
+LIVE = ("tensorboard", "mlflow")
+
+
+class Observers(Observer):
+    """Several that are told everything alike."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def event(self, kind: str, **fields: Any) -> None:
+        for each in self._observers:
+            each.event(kind, **fields)
+
+    def phase(self, title: str, num_images: int) -> None:
+        for each in self._observers:
+            each.phase(title, num_images)
+
+    def advance(self, num_images: int) -> None:
+        for each in self._observers:
+            each.advance(num_images)
+
+    def report(self, loss: float | None = None, accuracy: float | None = None) -> None:
+        for each in self._observers:
+            each.report(loss, accuracy)
+
+
+class TensorBoard(Observer):
+    """Writes to `tensorboard/` in the run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise UserError("--live tensorboard needs TensorBoard: pip install 'recollect[tensorboard]'") from error
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def event(self, kind: str, **fields: Any) -> None:
+        for name, (value, step) in _figures(kind, fields).items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+
+class MLflow(Observer):
+    """A run of MLflow, tracked wherever MLFLOW_TRACKING_URI says; the folder's path is its name."""
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        try:
+            import mlflow
+        except ImportError as error:
+            raise UserError("--live mlflow needs MLflow: pip install 'recollect[mlflow]'") from error
+        self._client = mlflow.MlflowClient()
+        name = "recollect"
+        found = self._client.get_experiment_by_name(name)
+        experiment = self._client.create_experiment(name) if found is None else found.experiment_id
+        self._run = self._client.create_run(experiment, run_name=str(folder)).info.run_id
+        plain = config.to_json()
+        for section in SECTIONS:
+            for key, value in plain[section].items():
+                self._client.log_param(self._run, f"{section}.{key}", value)
+        self._client.log_param(self._run, "seed", config.seed)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        for name, (value, step) in _figures(kind, fields).items():
+            self._client.log_metric(self._run, name, value, step=step)
+        if kind == "finished":
+            self._client.set_terminated(self._run)
+
+
+def live_observers(names: list[str], folder: Path, config: RunConfig) -> list[Observer]:
+    """Those asked for."""
+    unknown = [name for name in names if name not in LIVE]
+    if unknown:
+        raise UserError(f"--live is {' or '.join(LIVE)}, got {unknown[0]!r}")
+    return [TensorBoard(folder) if name == "tensorboard" else MLflow(folder, config) for name in names]
+
+
+def _figures(kind: str, fields: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
+    """The numbers of an event, each with its place in time: epochs within a phase, tasks within a run."""
+    if kind == "epoch":
+        phase, step = str(fields["phase"]).replace(" · ", "/"), int(fields["epoch"])
+        found: dict[str, Any] = {"loss": fields["loss"], "accuracy": fields["accuracy"]}
+        found |= {f"validation loss {name}": value for name, value in fields["validation"].items()}
+        found |= {f"learning rate {name}": value for name, value in fields["learning_rate"].items()}
+        return {f"{phase}/{name}": (float(value), step) for name, value in found.items() if value is not None}
+    if kind == "task":
+        rows = {name: [cell for cell in fields[name] if cell is not None] for name in ("til", "cil")}
+        return {f"average {name}": (sum(row) / len(row), int(fields["task"])) for name, row in rows.items() if row}
+    return {}

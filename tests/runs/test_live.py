@@ -1,0 +1,40 @@
+"""Figures that go elsewhere while a run goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recollect.errors import UserError
+from recollect.runs import resolve, run
+
+SMALL = {"stream.tasks": 2, "stream.train_per_class": 10, "epochs": 2, "backbone.width": 2, "retrospect_epochs": 1}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what MLflow itself calls
+def test_figures_reach_tensorboard_and_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    config = resolve("split-digits", "rfe", 0, SMALL, precision="fp32")
+    result = run(config, tmp_path / "run", device="cpu", live=["tensorboard", "mlflow"])
+    board = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    board.Reload()
+    shown = [event.value for event in board.Scalars("average til")]
+    assert len(shown) == 2
+    assert shown[-1] == pytest.approx(result["til"]["average_accuracy"], abs=1e-3)
+    assert len(board.Scalars("task 1/fit/loss")) == 2
+    client = mlflow.MlflowClient()
+    (tracked,) = client.search_runs([client.get_experiment_by_name("recollect").experiment_id])
+    assert tracked.info.status == "FINISHED"
+    assert tracked.data.metrics["average til"] == pytest.approx(result["til"]["average_accuracy"])
+    assert tracked.data.params["method.name"] == "rfe"
+
+
+def test_an_unknown_place_is_refused(tmp_path: Path) -> None:
+    config = resolve("split-digits", "finetune", 0, {"epochs": 1})
+    with pytest.raises(UserError, match="--live is tensorboard or mlflow, got 'wandb'"):
+        run(config, tmp_path / "run", device="cpu", live=["wandb"])
