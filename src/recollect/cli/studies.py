@@ -91,6 +91,53 @@ def sweep(
 
 
 @app.command
+def tune(
+    space: Path,
+    *,
+    out: Path,
+    trials: int,
+    data_root: Path | None = None,
+    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    device: str = "auto",
+    threads: int = 0,
+) -> None:
+    """Search settings with Optuna by validation accuracy; the same command goes on. Needs the extra recollect[optuna].
+
+    Parameters
+    ----------
+    space
+        A TOML file: stream, method, seeds, set, and [space] with values or ranges of settings (see docs/sweeps.md).
+    out
+        The folder of the search; trials are ordinary run folders in it.
+    trials
+        How many trials there are to be in all.
+    data_root
+        Folder with the data, as of `recollect run`.
+    precision
+        As of `recollect run`.
+    device
+        auto, cpu, cuda, cuda:1, mps.
+    threads
+        Processor threads; 0 leaves torch's own choice.
+    """
+    from rich.console import Console
+
+    from recollect.sweeps.tune import Trial, load_space
+    from recollect.sweeps.tune import tune as search
+
+    console = Console()
+
+    def tell(trial: Trial) -> None:
+        console.print(f"trial {trial.number}: {trial.chosen}, validation {trial.validation:.2f} %", soft_wrap=True)
+
+    words = {"data_root": data_root, "device": device, "threads": threads}
+    best = search(load_space(space), out, trials, precision=precision, told=tell, **words)[0]
+    console.print(
+        f"Best of {trials}: [bold]{best.chosen}[/], validation {best.validation:.2f} %; test was not looked at."
+    )
+
+
+@app.command
 def report(runs: list[Path], *, out: Path, title: str = "recollect report") -> None:
     """Write a report of finished runs: tables as Markdown, LaTeX and CSV, pictures, and one page with all of it.
 

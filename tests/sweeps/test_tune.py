@@ -1,0 +1,77 @@
+"""A search with Optuna goes on where it was cut, and is decided by validation accuracy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recollect.errors import UserError
+from recollect.sweeps import tune as module
+from recollect.sweeps.tune import load_space, tune
+
+pytest.importorskip("optuna", reason="optuna is not installed")
+SPACE = """
+stream = "split-digits"
+method = "er"
+seeds = [0, 1]
+set = { epochs = 1, "stream.tasks" = 2, "stream.train_per_class" = 10, "backbone.width" = 2 }
+
+[space]
+learning_rate = { low = 1e-4, high = 1e-1, log = true }
+memory = { low = 2, high = 10, step = 2 }
+units = ["seen", "task"]
+"""
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Path:
+    path = tmp_path / "space.toml"
+    path.write_text(SPACE)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_cut_search_takes_its_trial_up_and_ends_with_so_many(
+    space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    true_run = module.run
+    calls: list[Path] = []
+
+    def cut(config: Any, folder: Path, **words: Any) -> Any:
+        calls.append(folder)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return true_run(config, folder, **words)
+
+    monkeypatch.setattr(module, "run", cut)
+    words = {"precision": "fp32", "device": "cpu", "threads": 1}
+    with pytest.raises(KeyboardInterrupt):
+        tune(load_space(space), out, 3, **words)
+    trials = tune(load_space(space), out, 3, **words)
+    assert len(trials) == 3
+    assert calls[3] == calls[2]  # the same configuration, so the same folder
+    assert trials == sorted(trials, key=lambda trial: -trial.validation)
+    assert all(1e-4 <= t.chosen["learning_rate"] <= 1e-1 for t in trials)
+    assert all(t.chosen["memory"] in (2, 4, 6, 8, 10) for t in trials)
+    num_calls = len(calls)
+    assert tune(load_space(space), out, 3, **words) == trials
+    assert len(calls) == num_calls
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("stream =", "steam ="), "has 'steam'"),
+        (('stream = "split-digits"\n', ""), "lacks stream, method or space"),
+        (("{ low = 2, high = 10, step = 2 }", "{ low = 2 }"), "memory is a list of values or has low and high"),
+        (("[space]", "[space"), "cannot be read"),
+    ],
+)
+def test_a_wrong_space_is_refused(change: tuple[str, str], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(SPACE.replace(*change))
+    with pytest.raises(UserError, match=says):
+        load_space(path)
