@@ -1,4 +1,4 @@
-"""The commands about many runs: sweep, best, report."""
+"""The commands about many runs: sweep, best, tune, report."""
 
 from __future__ import annotations
 
