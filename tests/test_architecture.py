@@ -27,10 +27,24 @@ ALLOWED = {
     "runs": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine"},
     "testing": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "runs"},
     "sweeps": LEAVES | {"nets", "streams", "engine", "runs"},
+    "deploy": LEAVES | {"nets", "streams", "metrics", "methods", "engine", "runs"},
     "audit": LEAVES | {"streams", "engine", "runs"},
     "report": LEAVES | {"metrics", "runs"},
     "cli": LEAVES
-    | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "runs", "report", "audit", "sweeps"},
+    | {
+        "core",
+        "nets",
+        "streams",
+        "memory",
+        "metrics",
+        "methods",
+        "engine",
+        "runs",
+        "report",
+        "audit",
+        "sweeps",
+        "deploy",
+    },
 }
 FILES = sorted(ROOT.rglob("*.py"))
 # What reads files or draws pictures works on the host; the runtime is the one place that names devices.

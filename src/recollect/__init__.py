@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "ContinualClassifier": "recollect.deploy",
     "RFE": "recollect.core",
     "RetrospectorChain": "recollect.core",
     "RunConfig": "recollect.runs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -47,6 +48,7 @@ class Fit:
         plateau = Plateau(patience=training.patience, factor=training.factor)
         self.update = Optimiser(learner, phase, plateau, self.num_steps, runtime.device)
         self.epoch = 0
+        self._best, self._since_best = math.inf, 0
         self._views: Views | None = None
         self._plain: Views | None = None
 
@@ -62,7 +64,7 @@ class Fit:
         self._prepare(observer)
         observer.phase(self.title, self.phase.schedule.epochs * len(self.train))
         observer.advance(self.epoch * len(self.train) + min(self.step * self.training.batch_size, len(self.train)))
-        while self.epoch < self.phase.schedule.epochs:
+        while self.epoch < self.phase.schedule.epochs and not self._has_stalled():
             started = perf_counter()
             try:
                 loss = self._epoch(observer, after_step)
@@ -70,6 +72,8 @@ class Fit:
                 self.update.check(losses)
             except NonFiniteLossError as error:
                 raise NonFiniteLossError(f"{error} of {self.title}, epoch {self.epoch + 1}") from error
+            total = sum(losses.values())
+            self._best, self._since_best = (total, 0) if total < self._best else (self._best, self._since_best + 1)
             rates = self.update.end_epoch(losses)
             self.epoch += 1
             observer.report(loss, accuracy)
@@ -83,6 +87,10 @@ class Fit:
                 learning_rate=rates,
                 seconds=perf_counter() - started,
             )
+
+    def _has_stalled(self) -> bool:
+        """Whether the phase has gone on for long enough without a better validation loss."""
+        return 0 < self.phase.schedule.patience <= self._since_best
 
     @torch.no_grad()
     def _prepare(self, observer: Observer) -> None:
@@ -170,11 +178,14 @@ class Fit:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Where it stands: tensors and plain values."""
         tensors, values = self.update.state()
-        return tensors, {"epoch": self.epoch, "update": values}
+        best = None if math.isinf(self._best) else self._best
+        return tensors, {"epoch": self.epoch, "update": values, "best": best, "since_best": self._since_best}
 
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Stand where `state` was taken."""
         self.epoch = int(values["epoch"])
         if not 0 <= self.epoch <= self.phase.schedule.epochs:
             raise ValueError(f"epoch {self.epoch} of {self.phase.schedule.epochs}")
+        self._best = math.inf if values["best"] is None else float(values["best"])
+        self._since_best = int(values["since_best"])
         self.update.load(tensors, values["update"])

@@ -30,6 +30,8 @@ class Schedule:
 
     epochs: int
     learning_rate: float
+    patience: int = 0
+    """A phase ends early after so many epochs without a better validation loss; 0 is never."""
 
 
 @dataclass(frozen=True)

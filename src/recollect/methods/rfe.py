@@ -141,7 +141,7 @@ class RFELearner(Learner[RFEConfig]):
             update(loss)
 
         epochs = self.config.retrospect_epochs or self.setup.schedule.epochs
-        schedule = Schedule(epochs, self.config.retrospect_learning_rate)
+        schedule = Schedule(epochs, self.config.retrospect_learning_rate, self.setup.schedule.patience)
         return Phase("retrospect", groups, step, lambda batch: Validation(losses(batch)), schedule, [self.rfe], known)
 
     def _frozen_features(self) -> Known:

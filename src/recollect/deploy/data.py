@@ -1,0 +1,162 @@
+"""What people have (a folder, arrays, a Dataset, a DataLoader) as uint8 images of one size with class names."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from recollect.errors import UserError
+from recollect.streams.images import SUFFIXES, decode_image
+
+Progress = Callable[[Iterable[Path], int], Iterable[Path]]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Images [n, 3, size, size] and the class of each, as a number into `class_names`, which are sorted."""
+
+    images: Tensor
+    labels: Tensor
+    class_names: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """Of images and classes, whatever their order on disk."""
+        found = hashlib.blake2b("\n".join(self.class_names).encode(), digest_size=16)
+        for tensor in (self.labels, self.images):
+            found.update(np.asarray(tensor.contiguous()).data)
+        return found.hexdigest()
+
+    def count(self) -> dict[str, int]:
+        """Images of each class."""
+        numbers = Counter(self.labels.tolist())
+        return {name: numbers[label] for label, name in enumerate(self.class_names)}
+
+
+def read_labelled(data: Any, size: int, progress: Progress = lambda paths, num: paths) -> Labelled:
+    """From a folder with a sub-folder a class, a pair of arrays, a Dataset or a DataLoader."""
+    if isinstance(data, str | Path):
+        return _from_folder(Path(data), size, progress)
+    if isinstance(data, tuple) and len(data) == 2:
+        images, labels = data
+        return _joined([_sized(image, size) for image in images], [_name(label) for label in labels])
+    pairs = list(_pairs(data))
+    return _joined([_sized(image, size) for image, _ in pairs], [_name(label) for _, label in pairs])
+
+
+def read_images(data: Any, size: int) -> Tensor:
+    """Images alone, [n, 3, size, size] of bytes: an array or tensor of them, or paths."""
+    if isinstance(data, str | Path):
+        data = [data]
+    found = []
+    for each in data:
+        if isinstance(each, str | Path):
+            found.append(torch.from_numpy(decode_image(_open(Path(each)), str(each), size)))
+        else:
+            found.append(_sized(each, size))
+    return torch.stack(found) if found else torch.zeros(0, 3, size, size, dtype=torch.uint8)
+
+
+def class_folders(folder: Path) -> dict[str, list[Path]]:
+    """The pictures of each class of a folder, in order."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder; give one with a sub-folder of images for each class")
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not names:
+        raise UserError(f"{folder} has no sub-folders; put the images of each class into one of its own")
+    found = {}
+    for name in names:
+        pictures = sorted(
+            path for path in (folder / name).iterdir() if path.is_file() and not path.name.startswith(".")
+        )
+        strays = [path for path in pictures if path.suffix.lower() not in SUFFIXES]
+        if strays:
+            raise UserError(f"{strays[0]} is no image; take it out of the class {name!r}")
+        if not pictures:
+            raise UserError(f"the class folder {folder / name} is empty; add images, or remove it")
+        found[name] = pictures
+    return found
+
+
+def _from_folder(folder: Path, size: int, progress: Progress) -> Labelled:
+    folders = class_folders(folder)
+    listed = [(path, name) for name, paths in folders.items() for path in paths]
+    paths = progress((path for path, _ in listed), len(listed))
+    images = [torch.from_numpy(decode_image(_open(path), str(path), size)) for path in paths]
+    return _joined(images, [name for _, name in listed])
+
+
+def _open(path: Path) -> io.BytesIO:
+    try:
+        return io.BytesIO(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); check the path") from error
+
+
+def _pairs(data: Any) -> Iterator[tuple[Any, Any]]:
+    """Images and labels one by one, of a DataLoader's batches or of a Dataset's items."""
+    if isinstance(data, torch.utils.data.DataLoader):
+        for images, labels in data:
+            yield from zip(images, labels, strict=True)
+    elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        for index in range(len(data)):
+            image, label = data[index]
+            yield image, label
+    else:
+        kind = type(data).__name__
+        raise UserError(f"cannot learn from a {kind}; give a folder, a pair of arrays, a Dataset or a DataLoader")
+
+
+def _sized(image: Any, size: int) -> Tensor:
+    """One image of any kind as bytes [3, size, size]: its middle square, resized."""
+    picture = image if isinstance(image, Image.Image) else _picture(image)
+    picture = ImageOps.exif_transpose(picture).convert("RGB")
+    if picture.size != (size, size):
+        picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1)))
+
+
+def _picture(image: Any) -> Image.Image:
+    array = np.asarray(image)
+    if array.ndim == 2:
+        array = array[:, :, None]
+    if array.ndim != 3 or (array.shape[0] not in (1, 3) and array.shape[2] not in (1, 3)):
+        raise UserError(f"an image has the shape [height, width], [h, w, 3] or [3, h, w]; got {list(array.shape)}")
+    if array.shape[2] not in (1, 3):
+        array = array.transpose(1, 2, 0)
+    if array.dtype != np.uint8:
+        if (
+            not np.issubdtype(array.dtype, np.floating)
+            or not np.isfinite(array).all()
+            or array.min() < 0
+            or array.max() > 1
+        ):
+            raise UserError(
+                f"pixels are bytes, or numbers from 0 to 1; got {array.dtype} from {array.min()} to {array.max()}"
+            )
+        array = np.rint(array * 255).astype(np.uint8)
+    return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+
+
+def _name(label: Any) -> str:
+    return str(label.tolist() if hasattr(label, "tolist") else label)
+
+
+def _joined(images: Sequence[Tensor], names: Sequence[str]) -> Labelled:
+    if not images or len(images) != len(names):
+        raise UserError(
+            f"there are {len(images)} images and {len(names)} labels; give one label an image, and at least one"
+        )
+    class_names = tuple(sorted(set(names)))
+    place = {name: label for label, name in enumerate(class_names)}
+    return Labelled(torch.stack(list(images)), torch.tensor([place[name] for name in names]), class_names)

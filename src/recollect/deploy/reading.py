@@ -1,0 +1,152 @@
+"""Reading images with a model: calibrated probabilities of classes, features, and how far from what it learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recollect.deploy.folder import Model, Settings
+from recollect.engine import Runtime
+from recollect.engine.runtime import to_host
+from recollect.errors import UserError
+from recollect.methods import Schedule, Setup, methods
+from recollect.methods._rfe_config import RFEConfig
+from recollect.methods.rfe import RFELearner
+from recollect.nets import Network, as_backbone, backbones
+from recollect.rng import Key
+from recollect.streams import Pixels, TaskInfo
+
+BATCH_SIZE = 64
+TEACHERS = ("rfe.anchor.", "rfe.recent.")  # made anew from the network when the next task begins
+
+
+class Outputs(NamedTuple):
+    """Of some images, on the host."""
+
+    within: Tensor
+    """Logarithms of the probabilities within each task, over all units."""
+    across: Tensor
+    """Logarithms of the probabilities over all units."""
+
+
+def build(settings: Settings, backbone: nn.Module | None = None, patience: int = 0) -> RFELearner:
+    """A learner as the settings say, before its first task."""
+    key = Key(settings.seed) / "learner"
+    shape = (3, settings.image_size, settings.image_size)
+    if (backbone is not None) != (settings.backbone == "own"):
+        raise UserError("this model has a backbone of your own; give the same module as backbone=")
+    if backbone is None:
+        with (key / "backbone").initialising():
+            backbone = backbones()[settings.backbone].make(shape, **settings.backbone_options)
+    config = RFEConfig(alpha=settings.alpha, identity="class-means")
+    schedule = Schedule(settings.epochs, settings.learning_rate, patience)
+    learner = methods()["rfe"].learner(Network(as_backbone(backbone, shape), key), config, Setup(shape, schedule, key))
+    assert isinstance(learner, RFELearner)
+    return learner
+
+
+def infos(model: Model) -> list[TaskInfo]:
+    return [TaskInfo(index, task.name, task.classes) for index, task in enumerate(model.tasks)]
+
+
+def kept(learner: RFELearner) -> dict[str, Tensor]:
+    """The tensors of a learner that a model keeps."""
+    found = learner.state_dict()
+    return {name: to_host(tensor) for name, tensor in found.items() if not name.startswith(TEACHERS)}
+
+
+def whole(learner: RFELearner, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a model with those that are made anew as they stand in a fresh learner."""
+    own = learner.state_dict()
+    fresh = {name: to_host(tensor) for name, tensor in own.items() if name.startswith(TEACHERS)}
+    return {**fresh, **tensors}
+
+
+class Reader:
+    """A model made ready to read."""
+
+    def __init__(self, model: Model, runtime: Runtime, backbone: nn.Module | None = None) -> None:
+        self.model, self.runtime = model, runtime
+        self.learner = build(model.settings, backbone)
+        for info in infos(model):
+            self.learner.begin_task(info)
+        try:
+            self.learner.load_state_dict(whole(self.learner, model.tensors))
+        except (RuntimeError, KeyError) as error:
+            raise UserError(f"the model's weights do not fit its settings ({error})") from error
+        runtime.place(self.learner)
+        self.learner.eval()
+        self.pixels = pixels_of(model)
+        self._read = self.learner.reader(runtime.dtype)
+
+    def batches(self, images: Tensor) -> Iterator[Tensor]:
+        for part in images.split(BATCH_SIZE):
+            yield self.pixels.plain(part.to(self.runtime.device))
+
+    @torch.inference_mode()
+    def outputs(self, images: Tensor) -> Outputs:
+        """Uncalibrated."""
+        within, across = [], []
+        sizes = self.learner.network.sizes()
+        for x in self.batches(images):
+            with self.runtime.autocast():
+                scores = self._read(x)
+            within.append(to_host(torch.cat([part.log_softmax(1) for part in scores.til.split(sizes, 1)], 1)))
+            across.append(to_host(scores.cil.clamp(min=torch.finfo(scores.cil.dtype).tiny).log()))
+        if not within:
+            return Outputs(torch.zeros(0, sum(sizes)), torch.zeros(0, sum(sizes)))
+        return Outputs(torch.cat(within), torch.cat(across))
+
+    def probabilities(self, images: Tensor, task: int | None = None) -> Tensor:
+        """Calibrated, over all units [n, units]; with a task over its own alone."""
+        found = self.outputs(images)
+        if task is None:
+            return (found.across / self.model.temperature).softmax(1)
+        units = self.learner.network.units(task)
+        return (found.within[:, units] / self.model.tasks[task].temperature).softmax(1)
+
+    @torch.inference_mode()
+    def features(self, images: Tensor, task: int | None = None) -> Tensor:
+        """Today's features or, of a task, the estimate of those that the model gave when it had just learned it."""
+        found = []
+        for x in self.batches(images):
+            with self.runtime.autocast():
+                now, estimates = self.learner.features(x)
+            found.append(to_host((now if task is None else estimates[task]).float()))
+        return torch.cat(found) if found else torch.zeros(0, self.learner.network.feature_dim)
+
+    @torch.inference_mode()
+    def distances(self, images: Tensor) -> Tensor:
+        """Squared distance to the nearest class mean of any task, each over its task's usual: [n]."""
+        means: Any = self.learner.means
+        nearest = []
+        for x in self.batches(images):
+            with self.runtime.autocast():
+                _, estimates = self.learner.features(x)
+            each = []
+            for t, f in enumerate(estimates):
+                mean, usual = means.get_buffer(f"means_{t}"), means.get_buffer(f"scale_{t}").clamp(min=1e-12)
+                each.append(torch.cdist(f.float(), mean).square().amin(1) / usual)
+            nearest.append(to_host(torch.stack(each).amin(0)))
+        return torch.cat(nearest) if nearest else torch.zeros(0)
+
+
+def pixels_of(model: Model) -> Pixels:
+    return Pixels(model.mean, model.std, padding=model.settings.image_size // 8, flip=model.settings.flip)
+
+
+def fit_temperature(logarithms: Tensor, labels: Tensor) -> float:
+    """What to divide log-probabilities by so that the labels are likeliest: a search on a fine grid, 0.05 to 20.
+
+    One image in n + 2 is taken to be of any class (the rule of succession), so that few images without a mistake do not
+    make the model sure of everything.
+    """
+    if not len(labels) or logarithms.shape[1] < 2:
+        return 1.0
+    grid, doubt = torch.logspace(-1.3, 1.3, 105), 1 / (len(labels) + 2)
+    losses = [F.cross_entropy(logarithms / t, labels, label_smoothing=doubt) for t in grid]
+    return float(grid[int(torch.stack(losses).argmin())])
