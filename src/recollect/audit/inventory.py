@@ -17,7 +17,7 @@ from torch import Tensor
 from recollect.errors import UserError
 from recollect.runs import read_json
 
-KNOWN_FILES = {"config.json", "data.json", "events.jsonl", "result.json", "state.json", "lock"}
+KNOWN_FILES = {"config.json", "data.json", "events.jsonl", "result.json", "state.json", "model.json", "lock"}
 KINDS = (
     ("fit.", "state of the optimiser"),
     ("drift.", "features of a task's test images, for the drift report"),

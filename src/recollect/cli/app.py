@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import CycloptsError, Parameter
 
-from recollect.cli import studies  # noqa: F401  (adds its commands)
+from recollect.cli import practice, studies  # noqa: F401  (they add their commands)
 from recollect.cli.base import app
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TimeElapsedColumn
 from rich.table import Table
 
 from recollect.audit import Audit, Finding, Searcher, files_of, read_images, take_stock
+from recollect.deploy import load_model
 from recollect.errors import UserError
 from recollect.runs import read_json
 
@@ -56,7 +57,11 @@ class Search:
 
 def _search(folder: Path, against: Path) -> Search:
     data = folder / "data.json"
-    shape = read_json(data).get("image_shape") if data.exists() else None
+    if (folder / "model.json").exists():
+        size = load_model(folder).settings.image_size
+        shape: Any = [3, size, size]
+    else:
+        shape = read_json(data).get("image_shape") if data.exists() else None
     if not isinstance(shape, list) or len(shape) != 3:
         raise UserError(f"{data} does not say what size of images the run learned from; --against cannot be used")
     names, images = read_images(against, shape)

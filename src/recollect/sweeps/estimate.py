@@ -6,6 +6,7 @@ for it; they are a rough guess, and say nothing about other machines.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -59,17 +60,30 @@ class Estimator:
         """Seconds an image in training, and parameters."""
         key = (config.backbone, tuple(sorted(config.backbone_options.items())), image_shape, config.precision)
         if key not in self._known:
-            runtime = Runtime.choose(self._device, config.precision, self._threads)
-            made = backbones()[config.backbone].make(image_shape, **config.backbone_options)
-            backbone = as_backbone(made, image_shape)
-            network_features: int = backbone.feature_dim  # type: ignore[assignment]
-            network = nn.Sequential(backbone, nn.Linear(network_features, 10))
-            runtime.place(network)
-            images = torch.randn(BATCH, *image_shape).to(runtime.device)
+            network = _network(config.backbone, config.backbone_options, image_shape)
             num = sum(parameter.numel() for parameter in network.parameters())
-            best = min(_step(network, images, runtime) for _ in range(STEPS + 1))
-            self._known[key] = best / BATCH, num
+            runtime = Runtime.choose(self._device, config.precision, self._threads)
+            self._known[key] = _seconds(network, image_shape, runtime), num
         return self._known[key]
+
+
+def seconds_an_image(
+    backbone: str, options: Mapping[str, Any], shape: tuple[int, int, int], device: str, precision: str, threads: int
+) -> float:
+    """Of training such a backbone here, by timing a few steps."""
+    return _seconds(_network(backbone, options, shape), shape, Runtime.choose(device, precision, threads))
+
+
+def _network(backbone: str, options: Mapping[str, Any], shape: tuple[int, int, int]) -> nn.Module:
+    made = as_backbone(backbones()[backbone].make(shape, **options), shape)
+    feature_dim: int = made.feature_dim  # type: ignore[assignment]
+    return nn.Sequential(made, nn.Linear(feature_dim, 10))
+
+
+def _seconds(network: nn.Module, shape: tuple[int, int, int], runtime: Runtime) -> float:
+    runtime.place(network)
+    images = torch.randn(BATCH, *shape).to(runtime.device)
+    return min(_step(network, images, runtime) for _ in range(STEPS + 1)) / BATCH
 
 
 def _step(network: nn.Module, images: torch.Tensor, runtime: Runtime) -> float:

@@ -1,0 +1,206 @@
+"""What the practitioner's commands do and print."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from recollect.cli.progress import ProgressBar
+from recollect.deploy.classifier import ContinualClassifier
+from recollect.deploy.data import read_images, read_labelled
+from recollect.deploy.folder import current, load_model, point_to, save_version, versions_of
+from recollect.deploy.report import as_json as check_as_json
+from recollect.deploy.report import check, describe, measure_shift
+from recollect.engine import Runtime
+from recollect.errors import UserError
+from recollect.runs.lock import locked
+from recollect.streams.images import SUFFIXES
+from recollect.sweeps.estimate import seconds_an_image
+
+WORK = "work"
+STAGES = 1.4  # of both stages over the first
+
+
+def learn_task(
+    console: Console,
+    folder: Path,
+    images: Path,
+    task: str,
+    made: Mapping[str, Any],
+    device: str,
+    threads: int,
+    checkpoint_seconds: float,
+) -> None:
+    """Read, estimate, learn, and only then change the model."""
+    Runtime.choose(device, "fp32", threads)
+    is_new = not (folder / "model.json").exists()
+    if not is_new and made:
+        raise UserError(
+            f"{folder} is made already; {', '.join(made)} cannot be changed: leave it out, or make a new model"
+        )
+    if is_new and folder.exists() and any(p.name not in (WORK, "lock", "versions") for p in folder.iterdir()):
+        raise UserError(f"{folder} is no model folder; give an empty or new one")
+    classifier = (
+        ContinualClassifier(device=device, **made) if is_new else ContinualClassifier.load(folder, device=device)
+    )
+    if not is_new and task in {each.name for each in classifier.tasks_}:
+        raise UserError(f"the task {task!r} is learned already; choose another name, or roll back to before it")
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+
+        def shown(paths: Iterable[Path], num: int) -> Iterable[Path]:
+            return track(paths, "reading images", num, console=console, transient=True)
+
+        data = read_labelled(images, classifier.settings.image_size, shown)
+        _print_estimate(console, classifier, len(data.images), data.count(), device, threads)
+        with ProgressBar(console, task) as bar:
+            classifier.learn(data, task, work=folder / WORK, observer=bar, heed_signals=True,
+                             checkpoint_seconds=checkpoint_seconds)  # fmt: skip
+        save_version(folder, classifier.model)
+        shutil.rmtree(folder / WORK, ignore_errors=True)
+    learned = classifier.tasks_[-1]
+    right = "" if learned.accuracy is None else f" {learned.accuracy:.1f} % of its validation images are right."
+    console.print(
+        f"[bold]{escape(task)}[/] is learned in {learned.seconds:.0f} s.{right} The model in "
+        f"[bold]{escape(str(folder))}[/] knows {len(classifier.classes_)} classes of {len(classifier.tasks_)} tasks "
+        "and keeps no image."
+    )
+
+
+def _print_estimate(
+    console: Console, classifier: ContinualClassifier, num: int, counts: Mapping[str, int], device: str, threads: int
+) -> None:
+    settings = classifier.settings
+    shape = (3, settings.image_size, settings.image_size)
+    each = seconds_an_image(settings.backbone, settings.backbone_options, shape, device, settings.precision, threads)
+    minutes = STAGES * each * num * settings.epochs / 60
+    listed = ", ".join(f"{escape(name)} {number}" for name, number in counts.items())
+    console.print(
+        f"{num} images: {listed}. At most about [bold]{max(minutes, 0.1):.1f} minutes[/], less where it stalls early."
+    )
+
+
+def predict_images(
+    folder: Path, paths: Sequence[Path], task: str | None, top: int, min_probability: float, device: str
+) -> list[dict[str, Any]]:
+    """Of each image: path, class, probability, task, and the likeliest few."""
+    if top < 1 or not 0 <= min_probability <= 1:
+        raise UserError(f"--top counts classes and --min-probability is a share; got {top} and {min_probability}")
+    classifier = ContinualClassifier.load(folder, device=device)
+    tasks = classifier.tasks_
+    names = classifier.classes_
+    if task is not None:
+        names = list(next((t.classes for t in tasks if t.name == task), ()))
+    found = []
+    for path, row in zip(paths, classifier.predict_proba(list(paths), task), strict=True):
+        order = sorted(range(len(names)), key=lambda place: -row[place])[:top]
+        shown = [
+            {"class": names[place], "probability": float(row[place]), "task": task or _owner(tasks, names[place])}
+            for place in order
+        ]
+        best = shown[0] if row[order[0]] >= min_probability else {**shown[0], "class": "unknown", "task": None}
+        found.append({"path": str(path), **best, "top": shown})
+    return found
+
+
+def _owner(tasks: Sequence[Any], name: str) -> str:
+    """The task that holds a class; the newest of several."""
+    return str([task.name for task in tasks if name in task.classes][-1])
+
+
+def print_predictions(console: Console, found: Sequence[Mapping[str, Any]]) -> None:
+    table = Table("image", "class", "probability", "task", box=None, padding=(0, 2))
+    for each in found:
+        for place, row in enumerate([each, *each["top"][1:]]):
+            table.add_row(
+                escape(each["path"]) if place == 0 else "",
+                escape(row["class"]),
+                f"{row['probability']:.3f}",
+                escape(row["task"] or "–"),
+            )
+    console.print(table)
+
+
+def inspect_model(console: Console, folder: Path, images: Path | None, device: str, *, as_json: bool) -> None:
+    """Print what a model is and, with images, how far they lie from it."""
+    about = describe(folder)
+    if images is not None:
+        paths = sorted(path for path in images.rglob("*") if path.suffix.lower() in SUFFIXES)
+        if not paths:
+            raise UserError(f"there are no images under {images}")
+        classifier = ContinualClassifier.load(folder, device=device)
+        about["shift"] = vars(measure_shift(classifier, read_images(paths, classifier.settings.image_size)))
+    if as_json:
+        print(json.dumps(about, indent=1, ensure_ascii=False))
+        return
+    table = Table("task", "classes", "images", "right when learned", "drift", "left of it", box=None, padding=(0, 2))
+    for task in about["tasks"]:
+        classes = ", ".join(escape(name) for name in task["classes"])
+        table.add_row(escape(task["name"]), classes, str(sum(task["images"].values())), _percent(task["accuracy"]),
+                      _number(task["drifted"]), _number(task["rectified"]))  # fmt: skip
+    console.print(table)
+    twice = {name: owners for name, owners in about["classes"].items() if len(owners) > 1}
+    for name, owners in twice.items():
+        console.print(f"{escape(name)} was learned in {', '.join(map(escape, owners))}; its probability is their sum.")
+    console.print(
+        f"Version {about['version']} of {len(about['versions'])}; {about['values'] / 1e6:.2f} M values, "
+        f"{about['bytes'] / 2**20:.1f} MB. Images kept: [bold]none[/] (recollect audit looks for itself).\n"
+        "Drift is the RMSE that learning a task moved features by, and what its retrospector leaves of that."
+    )
+    if about["unfinished_learn"]:
+        console.print("A learn was cut; its command goes on with it.")
+    if images is not None:
+        shift = about["shift"]
+        console.print(
+            f"{shift['num_images']} images lie {shift['distance']:.2f} from the nearest class, where "
+            f"{shift['usual']:.2f} is usual; {100 * shift['share_beyond']:.0f} % lie beyond what was usual."
+        )
+
+
+def check_model(
+    console: Console, folder: Path, images: Path, max_forgetting: float | None, device: str, *, as_json: bool
+) -> int:
+    """Print accuracies; 1 where a task has forgotten more than allowed."""
+    with locked(folder):
+        found = check(folder, images, device)
+    worse = [
+        c for c in found if max_forgetting is not None and c.forgetting is not None and c.forgetting > max_forgetting
+    ]
+    if as_json:
+        print(json.dumps([check_as_json(each) for each in found], indent=1, ensure_ascii=False))
+        return 1 if worse else 0
+    table = Table("task", "images", "task known", "task unknown", "before", "forgotten", "", box=None, padding=(0, 2))
+    for each in found:
+        table.add_row(escape(each.task), str(each.num_images), _percent(each.within), _percent(each.across),
+                      _percent(each.before), _number(each.forgetting, 1), each.against)  # fmt: skip
+    console.print(table)
+    for each in worse:
+        console.print(f"[bold red]{escape(each.task)}[/] has lost more than {max_forgetting:g} points.")
+    return 1 if worse else 0
+
+
+def roll_back(folder: Path, task: str) -> str:
+    """Make the version that ends with a task the current one; says what is so now."""
+    with locked(folder):
+        now = current(folder)
+        names = {load_model(folder, version).tasks[-1].name: version for version in versions_of(folder)}
+        if task not in names:
+            raise UserError(f"there is no version that ends with {task!r}; there are {', '.join(names)}")
+        point_to(folder, names[task])
+    return f"{folder} is at {names[task]} again (it was at {now}); learning goes on from there."
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} %"
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
