@@ -23,7 +23,8 @@ def result_of(
     method: str, seed: int, til: float, cil: float = 10.0, *, stream: str = "split-cifar100", samples: int = 0,
     drift: bool = False, chain: float | None = None, **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    config = resolve(stream, method, seed, SETTINGS.get(stream, {}) | settings, precision="fp32")
+    usual = {} if "backbone" in settings else SETTINGS.get(stream, {})
+    config = resolve(stream, method, seed, usual | settings, precision="fp32")
     size = config.stream_options.tasks
     assert isinstance(size, int)
     empty: list[float | None] = [None] * size

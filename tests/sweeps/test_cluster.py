@@ -68,5 +68,7 @@ def test_more_than_the_cluster_has_is_refused(tmp_path: Path) -> None:
     from recollect.sweeps.cluster import on_ray
 
     statuses = plan(load_preset("cpu/digits").jobs(precision="fp32"), tmp_path, device="cpu")
-    with pytest.raises(UserError, match="no machine with {'GPU': 8.0}; lower --cpus-per-run or --gpus-per-run"):
+    with pytest.raises(
+        UserError, match="no machine with {'CPU': 1.0, 'GPU': 8.0}; lower --cpus-per-run or --gpus-per-run"
+    ):
         sweep(statuses, tmp_path, engine=on_ray(None, 1.0, 8.0), **WORDS)

@@ -119,6 +119,9 @@ def test_settings_apply_by_pattern_and_lists_expand(preset: Path) -> None:
         (PRESET.replace('method = "er"', 'method = "er"\nsteam = 1'), "has 'steam' in a run"),
         (PRESET.replace("memory = [4, 8]", "memry = 4"), "no option is called 'memry'"),
         (PRESET + '[[runs]]\nstream = "split-digits"\nmethod = "finetune"\nfixed_heads = true', "two runs are called"),
+        ("like = 3", "is like 3; give the name of a preset"),
+        (PRESET.replace("{ memory = [4, 8] }", "3"), "has the settings 3 in a run"),
+        (PRESET.replace('method = "er"', 'method = "er"\nmeasure_drift = "no"'), "measure_drift = 'no' in a run"),
         ('like = "paper/tli"', "unknown preset 'paper/tli'; did you mean 'paper/til'"),
     ],
 )  # fmt: skip
@@ -203,14 +206,20 @@ def test_stopped_and_killed_sweeps_go_on_to_the_same_results(preset: Path, tmp_p
     slow = ["--set", "epochs=30", "stream.train_per_class=40", "--seeds", "0", "--threads", "1"]
     command = [sys.executable, "-m", "recollect", "sweep", str(preset), "--workers", "2", *slow]
     with subprocess.Popen(
-        [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
-        while process.poll() is None and not events(out, "epoch"):
+        while process.poll() is None and len({e["phase"] for e in events(out, "epoch")}) < 1:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all at once
         _, said = process.communicate()
     assert process.returncode == 130, said
     assert "saved; the same command goes on from here" in said
+    begun = [path.parent for path in out.rglob("events.jsonl") if not (path.parent / "result.json").exists()]
+    assert begun
+    assert all(any((folder / "checkpoint").glob("task-*")) for folder in begun)
+    kept = json.loads((out / "sweep.json").read_text())
+    assert {entry["state"] for entry in kept.values()} <= {"waiting", "done"}
+    assert {entry["attempts"] for entry in kept.values()} == {0, 1}
     with subprocess.Popen(
         [*command, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -244,7 +253,8 @@ def test_the_dry_run_lists_runs_with_costs_and_does_nothing(preset: Path, tmp_pa
 
 def result_of(method: str, seed: int, validation: float, test: float, **settings: Any) -> dict[str, Any]:
     config: RunConfig = resolve("split-digits", method, seed, settings, precision="fp32")
-    return {"config": config.to_json(), "validation": {"til": validation}, "til": {"average_accuracy": test}}
+    measured = {"validation": {"til": validation}, "til": {"average_accuracy": test}}
+    return {"config": config.to_json(), "seed": seed, **measured}
 
 
 def test_a_grid_is_decided_by_validation_accuracy_never_by_test() -> None:
@@ -255,9 +265,61 @@ def test_a_grid_is_decided_by_validation_accuracy_never_by_test() -> None:
         result_of("derpp", 1, 71.0, 10.0, distill=0.5),
         result_of("derpp", 0, 50.0, 10.0, distill=0.5, memory=9),
     ]
-    small, large = best_settings(results)
-    assert (large.settings, large.validation, large.num_tried) == ({"memory": 9}, 50.0, 1)
-    assert (small.settings, small.validation, small.num_tried) == ({"memory": 50, "distill": 0.5}, 70.5, 2)
+    results.append(result_of("derpp", 2, 99.0, 10.0, distill=0.2))  # a seed that only one setting has
+    results.append(result_of("derpp", 0, 99.0, 10.0, distill=0.1, epochs=3))  # another training: no rival
+    found = {(choice.settings["memory"], choice.num_tried): choice for choice in best_settings([*results, results[0]])}
+    assert found[9, 1].validation == 50.0
+    assert (found[50, 2].settings, found[50, 2].validation) == ({"memory": 50, "distill": 0.5}, 70.5)
+    assert (found[50, 1].settings, found[50, 1].validation) == ({"memory": 50}, 99.0)
+
+
+@pytest.mark.filterwarnings("ignore:no validation images")
+def test_a_folder_of_other_images_is_not_taken_for_done(tmp_path: Path) -> None:
+    """The configuration is the same; the data is not, and the second sweep says so."""
+    from PIL import Image
+
+    for name, shade in (("a", 40), ("b", 200)):
+        for c in ("x", "y"):
+            for number in range(3):
+                folder = tmp_path / name / c
+                folder.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (16, 16), (shade + number, shade, number)).save(folder / f"{number}.png")
+    path = tmp_path / "images.toml"
+    path.write_text(
+        '[for."*"]\n"stream.image_size" = 16\nbackbone = "convnet"\n"backbone.width" = 2\nepochs = 1\n'
+        '[[runs]]\nstream = "images"\nmethod = "finetune"'
+    )
+    jobs = load_preset(str(path)).jobs(precision="fp32")
+    for name, state in (("a", "done"), ("a", "done"), ("b", "failed")):
+        statuses = plan(jobs, tmp_path / "out", device="cpu")
+        assert statuses[0].state == "waiting"
+        sweep(statuses, tmp_path / "out", engine=in_process, data_root=tmp_path / name, **WORDS)
+        assert statuses[0].state == state
+    assert "holds a run on other data" in statuses[0].reasons[-1]
+
+
+def test_a_second_sweep_of_a_folder_is_refused(preset: Path, tmp_path: Path) -> None:
+    from recollect.runs.lock import locked
+
+    with locked(tmp_path), pytest.raises(UserError, match="is working on"):
+        sweep(plan(jobs_of(preset), tmp_path, device="cpu"), tmp_path, engine=in_process, **WORDS)
+
+
+def test_a_long_reason_does_not_hang_the_sweep(preset: Path, tmp_path: Path) -> None:
+    jobs = jobs_of(preset, seeds=[0])[:2]
+    for job in jobs:
+        (tmp_path / job.name).mkdir(parents=True)
+        (tmp_path / job.name / ("x" * 250)).write_text("")
+    statuses = plan(jobs, tmp_path, device="cpu")
+    sweep(statuses, tmp_path, engine=in_processes(2), data_root=Path("y" * 200_000), **WORDS)
+    assert [status.state for status in statuses] == ["failed", "failed"]
+    assert all(len(status.reasons[0]) <= 8000 for status in statuses)
+
+
+def test_a_listed_setting_given_again_is_refused_as_the_same_run_twice(preset: Path) -> None:
+    preset.write_text(PRESET.replace('method = ["finetune", "rfe"]', 'method = "derpp"'))
+    with pytest.raises(UserError, match="er-memory-4/0 and .*er-memory-8/0 are the same run; leave one of them out"):
+        jobs_of(preset, extra={"memory": 6})
 
 
 def test_a_stop_in_this_process_is_raised(preset: Path, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from recollect.engine.update import NonFiniteLossError
 from recollect.errors import UserError
 from recollect.sweeps import tune as module
 from recollect.sweeps.tune import load_space, tune
@@ -56,9 +58,32 @@ def test_a_cut_search_takes_its_trial_up_and_ends_with_so_many(
     assert trials == sorted(trials, key=lambda trial: -trial.validation)
     assert all(1e-4 <= t.chosen["learning_rate"] <= 1e-1 for t in trials)
     assert all(t.chosen["memory"] in (2, 4, 6, 8, 10) for t in trials)
+    other = replace(load_space(space), method="finetune", dimensions={})
+    with pytest.raises(UserError, match="a search of another space; choose another --out"):
+        tune(other, out, 3, **words)
+    with pytest.raises(UserError, match="--trials counts trials, got 0"):
+        tune(other, out, 0, **words)
     num_calls = len(calls)
     assert tune(load_space(space), out, 3, **words) == trials
     assert len(calls) == num_calls
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_trial_that_cannot_be_trained_is_said_and_others_are_tried(
+    space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_run, calls = module.run, []
+
+    def sometimes(config: Any, folder: Path, **words: Any) -> Any:
+        calls.append(folder)
+        if len(calls) == 1:
+            raise NonFiniteLossError("the loss is nan")
+        return true_run(config, folder, **words)
+
+    monkeypatch.setattr(module, "run", sometimes)
+    with pytest.warns(UserWarning, match="trial 0 with .* failed: the loss is nan"):
+        trials = tune(load_space(space), tmp_path / "out", 1, precision="fp32", device="cpu", threads=1)
+    assert [trial.number for trial in trials] == [1]
 
 
 @pytest.mark.parametrize(

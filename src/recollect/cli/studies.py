@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -39,7 +40,7 @@ def sweep(
     preset
         A preset's name, as `recollect list` shows them, or a file of one's own that ends in .toml.
     out
-        Where the run folders go; runs/<preset> if left out.
+        Where the run folders go; if left out runs/<preset>, and results anywhere under runs/ count as done.
     seeds
         Other seeds than the preset's.
     set
@@ -80,8 +81,13 @@ def sweep(
     if show:
         print(preset_text(preset), end="")
         return
-    out = out or Path("runs") / preset.removesuffix(".toml")
-    jobs = load_preset(preset).jobs(seeds, parse(set or []), precision)
+    settings = parse(set or [])
+    if out is None:
+        name = Path(preset).stem if preset.endswith(".toml") else preset
+        told = "".join(f",{word}" for word in set or [])
+        out = Path("runs") / f"{name}{re.sub(r'[^A-Za-z0-9.,=_-]', '_', told)}"
+        also = [*(also or []), Path("runs")]
+    jobs = load_preset(preset).jobs(seeds, settings, precision)
     if dry_run:
         print_plan(Console(), jobs, out, also or [], device, threads)
         return

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from recollect.errors import UserError
+from recollect.report.tables import spread
 from recollect.runs import find_results
 from recollect.sweeps import Job, Status, best_settings, in_process, in_processes, plan, sweep
 from recollect.sweeps.execute import Engine
@@ -48,7 +49,7 @@ def print_plan(
         if cost is not None and not done:
             hours, gigabytes = hours + cost.hours, gigabytes + cost.gigabytes
         figures = ("?", "?") if cost is None else (f"{cost.hours:.2f}", f"{cost.gigabytes:.2f}")
-        table.add_row(escape(status.job.name), f"done: {status.found_in}" if done else "to do", *figures)
+        table.add_row(escape(status.job.name), f"done: {escape(str(status.found_in))}" if done else "to do", *figures)
     console.print(table)
     unknown = f"; {num_unknown} of unknown size" if num_unknown else ""
     console.print(
@@ -83,7 +84,9 @@ def do_sweep(
         sweep(statuses, out, engine=engine, told=_teller(console, len(statuses)), **words)
     failed = [status for status in statuses if status.state == "failed"]
     num_done = sum(status.state == "done" for status in statuses)
-    console.print(f"{num_done} of {len(statuses)} runs are done; they are in [bold]{escape(str(out))}[/].")
+    elsewhere = sum(s.found_in is not None and not s.found_in.is_relative_to(out) for s in statuses)
+    other = f" ({elsewhere} of them elsewhere; give --also's folders to recollect report too)" if elsewhere else ""
+    console.print(f"{num_done} of {len(statuses)} runs are done; they are in [bold]{escape(str(out))}[/]{other}.")
     for status in failed:
         reason = status.reasons[-1].strip().splitlines()[-1]
         console.print(f"[bold red]failed:[/] {escape(status.job.name)}: {escape(reason)}", soft_wrap=True)
@@ -99,10 +102,19 @@ def print_best(console: Console, runs: Sequence[Path]) -> None:
         raise UserError(
             f"no results with validation accuracy under {', '.join(map(str, runs))}; give folders of a grid"
         )
-    table = Table("stream", "method", "chosen", "validation TIL", "of", box=None, padding=(0, 2))
+    table = Table("stream", "method", box=None, padding=(0, 2))
+    table.add_column("chosen", overflow="fold")
+    for title in ("validation TIL", "of"):
+        table.add_column(title, justify="right")
     for choice in found:
         settings = " ".join(f"{key}={json.dumps(value)}" for key, value in choice.settings.items()) or "as it comes"
-        table.add_row(choice.stream, choice.method, settings, f"{choice.validation:.2f}", str(choice.num_tried))
+        table.add_row(
+            escape(choice.stream),
+            escape(choice.method),
+            escape(settings),
+            f"{choice.validation:.2f}",
+            str(choice.num_tried),
+        )
     console.print(table)
     console.print("Chosen by accuracy on validation images; test accuracy was not looked at.")
 
@@ -136,8 +148,8 @@ def _table(statuses: Sequence[Status], most: int = MOST_ROWS) -> Table:
 def _figures(status: Status) -> str:
     if status.result is None:
         return f", {status.reasons[-1].strip().splitlines()[-1]}" if status.reasons else ""
-    result = status.result
-    return f", TIL {result['til']['average_accuracy']:.1f} %, CIL {result['cil']['average_accuracy']:.1f} %"
+    averages = [status.result[name]["average_accuracy"] for name in ("til", "cil")]
+    return f", TIL {spread(averages[:1])} %, CIL {spread(averages[1:])} %"
 
 
 def _progress(folder: Path) -> str:

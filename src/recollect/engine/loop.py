@@ -239,6 +239,8 @@ class Engine:
             self.learner.load_state_dict(parts["learner"])
             self.originals = {int(task): original for task, original in parts["drift"].items()}
             self.record = Record.from_json(state["record"], num_tasks=len(self.stream.tasks))
+            if self.drift and len(self.originals) < sum(map(len, lessons[:done])):
+                raise self._misfit()
             under_way = UnderWay(int(position["phase"]), parts["fit"], position["values"]) if inside else None
         except MISFITS as error:
             raise self._misfit() from error

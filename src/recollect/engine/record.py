@@ -30,10 +30,11 @@ class Record:
     def from_json(cls, values: dict[str, Any], num_tasks: int) -> Record:
         """As it was saved; anything of another shape is a ValueError."""
         hints = get_type_hints(cls)
-        if values.keys() != hints.keys():
+        if not values.keys() <= hints.keys():
             raise ValueError(f"a record has the fields {', '.join(hints)}")
-        for name, hint in hints.items():
-            if not _fits(values[name], hint):
+        for name, value in values.items():
+            hint = hints[name]
+            if not _fits(value, hint):
                 raise ValueError(f"{name} is no {hint}")
         found = cls(**values)
         for matrix in (*found.matrices.values(), found.drifted, found.rectified):

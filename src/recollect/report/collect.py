@@ -12,6 +12,7 @@ from recollect.runs import available_options
 
 Result = Mapping[str, Any]
 NOT_METHOD = ("stream", "backbone", "training")
+SIZES = ("auxiliary_dim", "projection_dim")  # go with the width of the network, and are named only where they vary
 ORDER = ["joint", "finetune", "lwf", "ewc", "si", "expansion", "agem", "er", "derpp", "er-ace", "er-mkd", "tamil"]
 ORDER += ["cls-er", "rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux"]
 
@@ -24,7 +25,7 @@ class Variant:
     memory: int
     """Exemplars it may keep; 0 for methods without a memory."""
     own: Mapping[str, Any]
-    """Settings in which it differs from other variants of its method."""
+    """Settings that are not the method's defaults; its dimensions only where they vary."""
     results: tuple[Result, ...]
     """One a seed, in the order of seeds."""
 
@@ -49,6 +50,8 @@ class Experiment:
     settings: Mapping[str, Mapping[str, Any]]
     """Of the stream, the backbone and the training."""
     variants: tuple[Variant, ...]
+    unusual: tuple[str, ...] = ()
+    """Which of them are not the stream's own defaults, as section.option."""
     besides: str = ""
     """What tells it from another of the same title."""
 
@@ -67,25 +70,40 @@ class Experiment:
     @property
     def title(self) -> str:
         stream, backbone, training = (self.settings[section] for section in NOT_METHOD)
-        images = f", {stream['train_per_class']} images a class" if stream["train_per_class"] else ""
+        images = f", {stream['train_per_class']} images a class" if stream.get("train_per_class") else ""
         width = f" of width {backbone['width']}" if "width" in backbone else ""
-        order = ", seeded class order" if stream["class_order"] == "seeded" else ""
-        learned = f"{self.num_tasks} tasks{images}{order}"
-        return f"{self.stream}, {learned}; {self.backbone}{width}; {training['epochs']} epochs{self.besides}"
+        order = ", seeded class order" if stream.get("class_order") == "seeded" else ""
+        epochs = f"; {training['epochs']} epochs" if "epochs" in training else ""
+        return f"{self.stream}, {self.num_tasks} tasks{images}{order}; {self.backbone}{width}{epochs}{self.besides}"
 
 
 def collect(results: Iterable[Result]) -> list[Experiment]:
-    """Experiments in the order of their titles; where a configuration was run twice, the first result counts."""
-    groups: dict[str, dict[str, Result]] = {}
+    """Experiments in the order of their titles; where a configuration was run twice on one data, the first counts."""
+    groups: dict[str, dict[tuple[str, str], Result]] = {}
     for result in results:
-        shared = repr([sorted(result["config"][section].items()) for section in NOT_METHOD])
-        groups.setdefault(shared, {}).setdefault(result["config"]["hash"], result)
+        shared = repr([sorted(each.items()) for each in _shared(result).values()])
+        key = result["config"]["hash"], str(result.get("data", ""))
+        groups.setdefault(shared, {}).setdefault(key, result)
     experiments = [_experiment(list(group.values())) for group in groups.values()]
     for title, number in Counter(experiment.title for experiment in experiments).items():
         if number > 1:
             alike = [place for place, experiment in enumerate(experiments) if experiment.title == title]
             _tell_apart(experiments, alike)
     return sorted(experiments, key=lambda experiment: experiment.title)
+
+
+def _shared(result: Result) -> dict[str, dict[str, Any]]:
+    """What makes an experiment: settings outside the method. Options that the stream has no more do not tell apart."""
+    config = result["config"]
+    known = _defaults(result)
+    return {
+        section: {
+            key: value
+            for key, value in config[section].items()
+            if key == "name" or not known or f"{section}.{key}" in known
+        }
+        for section in NOT_METHOD
+    }
 
 
 def _tell_apart(experiments: list[Experiment], alike: list[int]) -> None:
@@ -103,41 +121,52 @@ def _tell_apart(experiments: list[Experiment], alike: list[int]) -> None:
 def _experiment(results: list[Result]) -> Experiment:
     by_method: dict[str, dict[str, list[Result]]] = {}
     for result in results:
-        options = _options(result)
+        options = {"memory": _memory(result)} | _options(result)
         by_method.setdefault(result["config"]["method"]["name"], {}).setdefault(repr(options), []).append(result)
     variants = []
     for method, groups in by_method.items():
-        all_options = [_options(group[0]) for group in groups.values()]
-        varied = [key for key in all_options[0] if len({repr(options.get(key)) for options in all_options}) > 1]
-        for group, options in zip(groups.values(), all_options, strict=True):
+        found = [_options(group[0]) for group in groups.values()]
+        keys = list(dict.fromkeys(key for options in found for key in options))
+        varied = {key for key in keys if len({repr(options.get(key)) for options in found}) > 1}
+        for group, options in zip(groups.values(), found, strict=True):
             usual = _defaults(group[0])
-            own = {key: options[key] for key in varied if key != "memory" and options[key] != usual.get(key, ...)}
+            own = {
+                key: value
+                for key, value in options.items()
+                if value != usual.get(f"method.{key}", ...) and (key in varied or (usual and key not in SIZES))
+            }
             seeds = {result["seed"]: result for result in sorted(group, key=lambda each: bool(each.get("drift")))}
             ordered = tuple(seeds[seed] for seed in sorted(seeds))
             variants.append(Variant(method, _memory(group[0]), own, ordered))
     known = {name: place for place, name in enumerate(ORDER)}
-    variants.sort(key=lambda v: (v.memory, known.get(v.method, len(known)), v.method, repr(v.own)))
-    config = results[0]["config"]
-    return Experiment({section: config[section] for section in NOT_METHOD}, tuple(variants))
+    variants.sort(key=lambda v: (v.memory, known.get(v.method, len(known)), v.method, bool(v.own), repr(v.own)))
+    settings, usual = _shared(results[0]), _defaults(results[0])
+    unusual = tuple(
+        f"{section}.{key}"
+        for section, own in settings.items()
+        for key, value in own.items()
+        if key != "name" and value != usual.get(f"{section}.{key}", ...)
+    )
+    return Experiment(settings, tuple(variants), unusual)
 
 
 def _options(result: Result) -> dict[str, Any]:
-    """What tells variants of a method apart; a drift measured beside does not."""
+    """What tells variants of a method apart; a drift measured beside does not, and the budget stands by itself."""
     config = result["config"]
-    method = {key: value for key, value in config["method"].items() if key != "name"}
-    if not _memory(result):
-        method.pop("memory", None)
-    return method | {"fixed_heads": config["fixed_heads"], "precision": config["precision"]}
+    method = {key: value for key, value in config["method"].items() if key not in ("name", "memory")}
+    return method | {key: config[key] for key in ("fixed_heads", "precision") if key in config}
 
 
 def _defaults(result: Result) -> dict[str, Any]:
-    """The options of a result's method as they come; nothing for a method or stream that is not installed."""
+    """All options of such a run as they come; nothing for a method or stream that is not installed."""
     config = result["config"]
     try:
-        options = available_options(config["stream"]["name"], config["method"]["name"], config["backbone"]["name"])
+        found = available_options(*(config[section]["name"] for section in ("stream", "method", "backbone")))
     except UserError:
         return {}
-    return {name: option.default for name, option in options["method"].items()} | {"fixed_heads": False}
+    usual = {f"{section}.{name}": option.default for section, each in found.items() for name, option in each.items()}
+    precision = config.get("precision")  # decided by the device, so none is unusual
+    return usual | {"method.fixed_heads": False, "method.precision": precision}
 
 
 def _memory(result: Result) -> int:

@@ -11,10 +11,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from recollect.report.collect import Experiment, Result, Variant
-from recollect.report.sheets import named, slug_of
+from recollect.report.sheets import named, slug, slug_of
 from recollect.report.stats import known
+from recollect.report.tables import spread
 
 MOST_MATRICES = 6  # side by side in one picture
+MOST_LETTERS = 48
 LIGHT_FROM = 55  # percent; above it cells are bright and take dark text
 
 
@@ -32,8 +34,8 @@ def draw_matrices(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
             matrix = result[setting]["matrix"]
             values = [[float("nan") if cell is None else cell for cell in line] for line in matrix]
             image = axes.imshow(values, vmin=0, vmax=100, cmap="viridis")
-            average = result[setting]["average_accuracy"]
-            axes.set_title(f"{method}, {title}\naverage {average:.1f} %", fontsize=10)
+            average = spread([result[setting]["average_accuracy"]])
+            axes.set_title(f"{method}, {title}\naverage {average} %", fontsize=10, parse_math=False)
             _count(axes, len(matrix))
             for i, line in enumerate(matrix):
                 for j, cell in enumerate(line):
@@ -53,23 +55,21 @@ def draw_matrices(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
 def draw_experiment(experiment: Experiment, folder: Path) -> Iterator[Path]:
     """Every picture that an experiment's results allow; gives the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    slug = slug_of(experiment)
-    matrices = {named(variant): variant.results[0] for variant in experiment.variants}
-    for start in range(0, len(matrices), MOST_MATRICES):
-        path = folder / f"{slug}-matrices{f'-{start // MOST_MATRICES + 1}' if start else ''}.png"
-        draw_matrices(dict(list(matrices.items())[start : start + MOST_MATRICES]), path)
+    start = slug_of(experiment)
+    matrices = {short(named(variant)): variant.results[0] for variant in experiment.variants}
+    for first in range(0, len(matrices), MOST_MATRICES):
+        path = folder / f"{start}-matrices{f'-{first // MOST_MATRICES + 1}' if first else ''}.png"
+        draw_matrices(dict(list(matrices.items())[first : first + MOST_MATRICES]), path)
         yield path
-    yield _draw_curves(experiment, folder / f"{slug}-curves.png")
-    yield _draw_tradeoff(experiment, folder / f"{slug}-tradeoff.png")
+    yield _draw_curves(experiment, folder / f"{start}-curves.png")
+    yield _draw_tradeoff(experiment, folder / f"{start}-tradeoff.png")
     for variant in experiment.variants:
-        result = next(
-            (r for r in variant.results if r.get("drift") and r["drift"]["rectified"][-1][0] is not None), None
-        )
-        if result is not None:
-            words = "".join(f"-{key}-{value}" for key, value in variant.own.items())
-            yield _draw_rmse(result, named(variant), folder / f"{slug}-{variant.method}{words}-rmse.png")
+        measured = [r for r in variant.results if r.get("drift") and r["drift"]["rectified"][-1][0] is not None]
+        own = slug(named(variant))
+        for result in measured[:1]:
+            yield _draw_rmse(result, short(named(variant)), folder / f"{start}-{own}-rmse.png")
             if result["drift"].get("scatter"):
-                yield _draw_scatter(result, named(variant), folder / f"{slug}-{variant.method}{words}-pca.png")
+                yield _draw_scatter(result, short(named(variant)), folder / f"{start}-{own}-pca.png")
 
 
 def _draw_curves(experiment: Experiment, path: Path) -> Path:
@@ -80,13 +80,15 @@ def _draw_curves(experiment: Experiment, path: Path) -> Path:
         for number, variant in enumerate(v for v in experiment.variants if v.method != "joint"):
             means = [_row_mean(variant, setting, row) for row in range(experiment.num_tasks)]
             style = ("-", "--", ":")[number // 10 % 3]
-            place.plot(range(1, len(means) + 1), means, style, marker=".", label=named(variant))
+            place.plot(range(1, len(means) + 1), means, style, marker=".", label=short(named(variant)))
         place.set_title(title)
         place.set_xlabel("tasks learned")
         place.set_ylim(bottom=0)
         place.set_xticks(range(1, experiment.num_tasks + 1))
     axes[0].set_ylabel("average accuracy, percent")
-    axes[1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+    legend = axes[1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     return _save(figure, path)
 
 
@@ -104,8 +106,8 @@ def _draw_tradeoff(experiment: Experiment, path: Path) -> Path:
         if values:
             kept = variant.results[0]["memory"]["bytes"] / 2**20
             point = axes.plot(kept, fmean(values), "o")[0]
-            axes.annotate(named(variant), (kept, fmean(values)), (6, 0), textcoords="offset points", fontsize=7,
-                          color=point.get_color(), va="center")  # fmt: skip
+            axes.annotate(short(named(variant)), (kept, fmean(values)), (6, 0), textcoords="offset points", fontsize=7,
+                          color=point.get_color(), va="center", parse_math=False)  # fmt: skip
     axes.set_xlabel("megabytes of images kept")
     axes.set_ylabel("task-incremental accuracy, percent")
     axes.margins(x=0.25)
@@ -122,7 +124,7 @@ def _draw_rmse(result: Result, title: str, path: Path) -> Path:
     for axes, kind in zip(grid, ("drifted", "rectified"), strict=True):
         values = [[float("nan") if cell is None else cell for cell in row] for row in drift[kind]]
         image = axes.imshow(values, vmin=0, vmax=most, cmap="viridis")
-        axes.set_title(f"{title}, {kind}", fontsize=10)
+        axes.set_title(f"{title}, {kind}", fontsize=10, parse_math=False)
         axes.set_xlabel("images of task")
         _count(axes, len(values))
     grid[0].set_ylabel("after learning task")
@@ -146,8 +148,13 @@ def _draw_scatter(result: Result, title: str, path: Path) -> Path:
         axes.set_xticks([])
         axes.set_yticks([])
     figure.axes[0].legend(fontsize=7)
-    figure.suptitle(f"{title}: features after the last task", fontsize=10)
+    figure.suptitle(f"{title}: features after the last task", fontsize=10, parse_math=False)
     return _save(figure, path)
+
+
+def short(text: str) -> str:
+    """As much of a name as a picture has room for."""
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
 
 
 def _count(axes: Any, num: int) -> None:

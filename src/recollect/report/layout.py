@@ -37,7 +37,7 @@ class Sheet:
     def markdown(self) -> str:
         marks = {"best": "**{}**", "second": "<u>{}</u>"}
         head = ["---", *["---:"] * (len(self.columns) - 1)]
-        body = self._body(lambda text: text.replace("|", r"\|"), marks)
+        body = self._body(lambda text: " ".join(text.replace("<", "&lt;").replace("|", r"\|").split()), marks)
         lines = [f"| {' | '.join(line)} |" for line in (list(self.columns), head, *body)]
         return "\n".join([f"### {self.title}", "", *lines, "", *(f"- {note}" for note in self.notes), ""])
 

@@ -25,7 +25,8 @@ def paper() -> dict[str, Any]:
 def accuracy(experiment: Experiment, variant: Variant, evaluation: str) -> tuple[float, float] | None:
     """The paper's mean and deviation for such a stream, method and budget; None where it has no such cell."""
     stream = experiment.stream
-    if experiment.num_tasks != TASKS.get(stream) or variant.own:
+    unlike = {"stream.class_order", "backbone.weights", "backbone.stem"} & set(experiment.unusual)
+    if experiment.num_tasks != TASKS.get(stream) or variant.own or unlike:
         return None
     if experiment.backbone == "vit-s16":
         rows = paper()["vit_s16_split_cifar100_task_incremental"] if evaluation == "til" else []
@@ -46,3 +47,8 @@ def _find(rows: list[dict[str, Any]], variant: Variant, stream: str | None) -> t
             found = row["accuracy"] if stream is None else row["accuracy"].get(stream)
             return None if found is None else (found[0], found[1])
     return None
+
+
+def is_full_size(experiment: Experiment) -> bool:
+    """Whether stream, network and training are as the paper's."""
+    return not experiment.unusual

@@ -2,53 +2,63 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from recollect.report.collect import Experiment, Variant
 from recollect.report.layout import Cell, Sheet
-from recollect.report.paper import accuracy, paper
-from recollect.report.stats import best_two, difference, known
+from recollect.report.paper import accuracy, is_full_size, paper
+from recollect.report.stats import best_two, difference, half_width
 from recollect.report.tables import spread
 
 TITLES = {"til": "Task-incremental", "cil": "Class-incremental"}
-MARKS = (
-    "Bold is best, underlined second, only where the 95 % interval of the paired difference to the next leaves out 0."
-)
-PAPER = "The paper's figure stands beside ours for the same stream, method and exemplars; its runs are larger."
+MARKS = "Among as many exemplars: bold is best, underlined second, only if clearly ahead (95 %, paired) of all below."
+PAPER = "The paper's figure stands beside ours for the same stream, method and exemplars."
+SMALLER = "Our runs are smaller than the paper's, so only the order of its figures compares."
 
 
 def sheets(experiment: Experiment) -> Iterator[Sheet]:
     """All tables of an experiment that its results allow."""
-    slug = slug_of(experiment)
+    start = slug_of(experiment)
     for evaluation in TITLES:
-        yield _accuracy(experiment, evaluation, f"{slug}-{evaluation}")
+        yield _accuracy(experiment, evaluation, f"{start}-{evaluation}")
     for evaluation in TITLES:
-        found = _differences(experiment, evaluation, f"{slug}-{evaluation}-differences")
+        found = _differences(experiment, evaluation, f"{start}-{evaluation}-differences")
         if found.rows:
             yield found
     chain = [v for v in experiment.variants if v.results[0].get("til_without_chain")]
     if chain:
-        yield _chain(experiment, chain, f"{slug}-chain")
-    yield _time(experiment, f"{slug}-time")
-    yield _space(experiment, f"{slug}-space")
+        yield _chain(experiment, chain, f"{start}-chain")
+    yield _time(experiment, f"{start}-time")
+    yield _space(experiment, f"{start}-space")
     if experiment.stream == "split-tinyimagenet" and experiment.num_tasks == 10:
-        yield _cited(f"{slug}-cited")
+        yield _cited(f"{start}-cited")
 
 
 def slug_of(experiment: Experiment) -> str:
     """The beginning of its files' names."""
-    return re.sub(r"[^a-z0-9]+", "-", experiment.title.lower()).strip("-")
+    return slug(experiment.title)
+
+
+def slug(text: str) -> str:
+    """A text as part of a file name; a long one is cut and told from others by its hash."""
+    found = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "x"
+    return found if len(found) <= 120 else f"{found[:100]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _accuracy(experiment: Experiment, evaluation: str, name: str) -> Sheet:
-    best, second = best_two(experiment.variants, evaluation)
+    marks: dict[int, str] = {}
+    for memory in {v.memory for v in experiment.variants}:
+        group = [v for v in experiment.variants if v.memory == memory]
+        for variant, mark in zip(best_two(group, evaluation), ("best", "second"), strict=True):
+            marks[id(variant)] = mark
     published = {id(v): accuracy(experiment, v, evaluation) for v in experiment.variants}
     has_paper = any(published.values())
     rows: list[list[Cell | str]] = []
     for v in experiment.variants:
-        mark = "best" if v is best else "second" if v is second else ""
+        mark = marks.get(id(v), "")
         parameters = v.results[0]["parameters"]
         row: list[Cell | str] = [
             v.label, str(v.memory), f"{parameters['training'] / 1e6:.2f} / {parameters['inference'] / 1e6:.2f}",
@@ -69,21 +79,17 @@ def _accuracy(experiment: Experiment, evaluation: str, name: str) -> Sheet:
         "seeds",
     ]
     notes = ["Percent, mean ± standard deviation over seeds.", MARKS] + ([PAPER] if has_paper else [])
+    notes += [SMALLER] if has_paper and not is_full_size(experiment) else []
     return Sheet(name, f"{TITLES[evaluation]}: {experiment.title}", columns + ["paper"] * has_paper, rows, notes)
 
 
 def _differences(experiment: Experiment, evaluation: str, name: str) -> Sheet:
-    """RFE in each form against every other method with as many exemplars, or none."""
+    """RFE in each form against every other method; forms of RFE against each other once."""
     ours = [v for v in experiment.variants if v.method.startswith("rfe")]
+    others = [v for v in experiment.variants if v.method != "joint" and not v.method.startswith("rfe")]
     rows: list[list[Cell | str]] = []
-    for one in ours:
-        for other in experiment.variants:
-            if (
-                other is one
-                or other.method == "joint"
-                or (other.method.startswith("rfe") and other.memory > one.memory)
-            ):
-                continue
+    for place, one in enumerate(ours):
+        for other in [*ours[:place], *others]:
             gap = difference(one, other, evaluation)
             if gap is not None and gap.half_width is not None:
                 told = ("ahead" if gap.mean > 0 else "behind") if gap.is_clear else "cannot be told"
@@ -97,21 +103,27 @@ def _chain(experiment: Experiment, variants: Sequence[Variant], name: str) -> Sh
     rows: list[list[Cell | str]] = []
     for v in variants:
         through, without = (v.figures(key, "average_accuracy") for key in ("til", "til_without_chain"))
-        gaps = [a - b for a, b in zip(known(through), known(without), strict=True)]
-        rows.append([named(v), spread(through), spread(without), f"{fmean(gaps):+.1f}"])
+        gaps = [a - b for a, b in zip(through, without, strict=True) if a is not None and b is not None]
+        width = half_width(gaps)
+        earned = f"{fmean(gaps):+.1f}" + ("" if width is None else f" ± {width:.1f}") if gaps else "–"
+        rows.append([named(v), spread(through), spread(without), earned])
     columns = ["method", "through the chain", "without it", "what the chain earns"]
-    notes = ["Task-incremental accuracy of the same runs: old heads on estimated features, and on today's."]
+    notes = [
+        "Task-incremental accuracy of the same runs: old heads on estimated features, and on today's.",
+        "Mean and half of Student's 95 % interval.",
+    ]
     return Sheet(name, f"What the chain earns: {experiment.title}", columns, rows, notes)
 
 
 def _time(experiment: Experiment, name: str) -> Sheet:
     published = paper()["time_split_tinyimagenet_class_incremental"]["training_hours"]
     show_paper = experiment.stream == "split-tinyimagenet" and experiment.num_tasks == 10
-    er = next((v for v in experiment.variants if v.method == "er"), None)
+    plain = {v.memory: v for v in experiment.variants if v.method == "er" and not v.own}
     rows: list[list[Cell | str]] = []
     for v in experiment.variants:
         training, evaluating = _minutes(v)
         speed = fmean(result["images_per_second"] for result in v.results)
+        er = plain.get(v.memory) or next(iter(plain.values()), None)
         ratio = f"{training / _minutes(er)[0]:.2f}" if er else "–"
         rows.append([named(v), f"{training:.1f}", f"{evaluating:.1f}", f"{speed:.0f}", ratio])
         if show_paper:
@@ -120,7 +132,9 @@ def _time(experiment: Experiment, name: str) -> Sheet:
     notes = [
         "As each run took on its machine beside whatever else it did; the benchmark compares speed under one roof."
     ]
-    return Sheet(name, f"Time: {experiment.title}", columns + ["paper, over ER's"] * show_paper, rows, notes)
+    return Sheet(
+        name, f"Time: {experiment.title}", columns + ["paper (1,000 exemplars), over ER's"] * show_paper, rows, notes
+    )
 
 
 def _minutes(v: Variant) -> tuple[float, float]:

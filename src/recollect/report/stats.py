@@ -26,6 +26,11 @@ class Difference:
         """Whether the interval leaves out zero."""
         return self.half_width is not None and abs(self.mean) > self.half_width
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the interval lies above zero."""
+        return self.is_clear and self.mean > 0
+
     def __str__(self) -> str:
         return f"{self.mean:+.1f}" + ("" if self.half_width is None else f" ± {self.half_width:.1f}")
 
@@ -57,11 +62,24 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def best_two(variants: Sequence[Variant], evaluation: str) -> tuple[Variant | None, Variant | None]:
-    """The best and the second best, each only where its lead over the next is clear; the upper bound is not ranked."""
+    """The best and the second best of some variants, each only if it is clearly ahead of all that rank below it.
+
+    Seeds that all have are compared; the upper bound is not ranked; there is no second where there is no best.
+    """
     ranked = [v for v in variants if v.method != "joint" and known(v.figures(evaluation, "average_accuracy"))]
-    ranked.sort(key=lambda v: -fmean(known(v.figures(evaluation, "average_accuracy"))))
-    marks: list[Variant | None] = []
+    common = set.intersection(*(set(v.seeds) for v in ranked)) if ranked else set()
+    if len(common) < 2 or len(ranked) < 2:
+        return None, None
+
+    def mean(v: Variant) -> float:
+        values = zip(v.seeds, known(v.figures(evaluation, "average_accuracy")), strict=True)
+        return fmean(value for seed, value in values if seed in common)
+
+    ranked.sort(key=lambda v: -mean(v))
+    found: list[Variant] = []
     for place in (0, 1):
-        lead = difference(ranked[place], ranked[place + 1], evaluation) if len(ranked) > place + 1 else None
-        marks.append(ranked[place] if lead is not None and lead.is_clear else None)
-    return marks[0], marks[1]
+        leads = [difference(ranked[place], other, evaluation) for other in ranked[place + 1 :]]
+        if not leads or not all(lead is not None and lead.is_ahead for lead in leads):
+            break
+        found.append(ranked[place])
+    return (found[0] if found else None), (found[1] if len(found) > 1 else None)

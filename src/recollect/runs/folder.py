@@ -34,7 +34,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole file or leave what is there."""
-    aside = path.with_suffix(UNFINISHED)
+    aside = path.with_name(f"{path.name}.{os.getpid()}{UNFINISHED}")
     with aside.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -78,6 +78,9 @@ def run(
     learner = build_learner(config, stream, backbone)
     folder.path.mkdir(parents=True, exist_ok=True)
     with locked(folder.path):
+        finished = folder.result()  # another process may have ended it meanwhile
+        if finished is not None:
+            return finished
         folder.claim(stream.describe())
         others = [observer or Observer(), *live_observers(list(live), folder.path, config)]
         log = EventLog(folder.path / "events.jsonl", Observers(*others))
@@ -97,7 +100,7 @@ def run(
                 stop=stop,
             )
             record = engine.run()
-        result = _result(config, learner, record, runtime, command)
+        result = _result(config, learner, record, runtime, command) | {"data": stream.digest}
         folder.finish(result)
         log.event("finished")
     return result

@@ -13,7 +13,7 @@ from typing import Any
 
 from recollect.engine import StopRequest
 from recollect.errors import UserError
-from recollect.sweeps.execute import MOST_DEATHS, Engine, Status, work
+from recollect.sweeps.execute import MOST_DEATHS, MOST_REASON, Engine, Status, work
 
 WAIT_SECONDS = 0.5
 LOCKED_SECONDS = 60.0  # how long a run waits for a folder whose holder has just died on another machine
@@ -34,26 +34,27 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Engine:
                 ray.init(address=address, log_to_driver=False, include_dashboard=False)
             except (ConnectionError, ValueError) as error:
                 raise UserError(f"no Ray cluster at {address!r} ({error}); start one: ray start --head") from error
-        held: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call,unused-ignore]
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call,unused-ignore]
         wanted = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
-        missing = {name: num for name, num in wanted.items() if held.get(name, 0.0) < num}
-        if missing and todo:
-            raise UserError(f"the Ray cluster has no machine with {missing}; lower --cpus-per-run or --gpus-per-run")
+        fits = any(all(held.get(name, 0.0) >= num for name, num in wanted.items()) for held in machines)
+        if todo and not fits:
+            raise UserError(f"the Ray cluster has no machine with {wanted}; lower --cpus-per-run or --gpus-per-run")
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=MOST_DEATHS)(_on_worker)
         absolute = {k: v.absolute() if isinstance(v, Path) else v for k, v in words.items()}
         pending = {
             task.remote(status.job.config.to_json(), status.folder.absolute(), absolute): status for status in todo
         }
-        for status in todo:
-            status.state = "running"
         while pending and stop.number is None:
             ended, _ = ray.wait(list(pending), timeout=WAIT_SECONDS)
+            for status in pending.values():
+                if status.state == "waiting" and (status.folder / "lock").exists():
+                    status.begin()
             for reference in ended:
                 status = pending.pop(reference)
                 try:
                     yield status, ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    yield status, f"its worker died {MOST_DEATHS + 1} times: {error}"
+                    yield status, f"its task failed on the cluster: {error}"[:MOST_REASON]
         for reference in pending:
             ray.cancel(reference)
 

@@ -35,6 +35,10 @@ class Cost:
     gigabytes: float
 
 
+def _factor(method: str) -> float:
+    return FACTORS.get(method, FACTORS["rfe"] if method.startswith("rfe-") else 1.0)
+
+
 class Estimator:
     """Times each backbone once, on the device that the runs would use."""
 
@@ -50,7 +54,7 @@ class Estimator:
         per_class = min(config.stream_options.train_per_class or size.train_per_class, size.train_per_class)
         num_images = per_class * size.num_classes * (1 - config.stream_options.validation)
         seconds, num_parameters = self._backbone(config, size.image_shape)
-        training = seconds * num_images * config.training.epochs * FACTORS.get(config.method, 1.0)
+        training = seconds * num_images * config.training.epochs * _factor(config.method)
         values = num_parameters * (COPIES.get(config.method, 1) + MOMENTS)
         channels, height, width = size.image_shape
         pixels = getattr(config.method_options, "memory", 0) * channels * height * width
@@ -75,7 +79,8 @@ def seconds_an_image(
 
 
 def _network(backbone: str, options: Mapping[str, Any], shape: tuple[int, int, int]) -> nn.Module:
-    made = as_backbone(backbones()[backbone].make(shape, **options), shape)
+    untrained = {"weights": "none"} if "weights" in options else {}  # the same work, and nothing to fetch
+    made = as_backbone(backbones()[backbone].make(shape, **{**options, **untrained}), shape)
     feature_dim: int = made.feature_dim  # type: ignore[assignment]
     return nn.Sequential(made, nn.Linear(feature_dim, 10))
 

@@ -7,6 +7,7 @@ other in this process, several at a time in processes of their own, or on a Ray 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,9 +20,12 @@ from typing import Any, Literal
 from recollect.engine import StopRequest, listening
 from recollect.errors import StoppedError, UserError
 from recollect.runs import RunConfig, command_of, find_results, read_json, run, settled, write_json
+from recollect.runs.lock import locked
+from recollect.streams import streams
 from recollect.sweeps.preset import Job
 
 MOST_DEATHS = 3  # a process that dies without a word is started again so often
+MOST_REASON = 8000  # letters
 State = Literal["waiting", "running", "done", "failed"]
 
 
@@ -39,15 +43,22 @@ class Status:
     found_in: Path | None = None
     """Where its result lay when the sweep began."""
 
+    def begin(self) -> None:
+        self.state = "running"
+        self.attempts += 1
+
 
 Engine = Callable[[Sequence[Status], Mapping[str, Any], StopRequest], Iterator[tuple[Status, str | None]]]
 """Does runs; gives each as it ends, with the reason if it failed."""
 
 
 def plan(jobs: Sequence[Job], out: Path, also: Sequence[Path] = (), device: str = "auto") -> list[Status]:
-    """Every run with its folder; done where a result of the same configuration lies under `out` or `also`."""
-    out.mkdir(parents=True, exist_ok=True)
-    results = find_results([out, *also])
+    """Every run with its folder; done where a result of the same configuration lies under `out` or `also`.
+
+    A configuration does not name the images of a folder or of tensors; such runs are looked at again when their turn
+    comes, with their data at hand.
+    """
+    results = find_results([folder for folder in (out, *also) if folder.exists()])
     paths = {found["config"]["hash"]: path for path, found in results.items()}
     before = read_json(out / "sweep.json") if (out / "sweep.json").exists() else {}
     statuses = []
@@ -57,7 +68,8 @@ def plan(jobs: Sequence[Job], out: Path, also: Sequence[Path] = (), device: str 
         known = before.get(job.name, {}) if isinstance(before, dict) else {}
         status = Status(job, folder, "waiting", int(known.get("attempts", 0)), list(known.get("reasons", [])))
         path = paths.get(job.config.hash)
-        if path is not None:
+        names_its_data = streams()[job.config.stream].size is not None and job.config.backbone != "own"
+        if path is not None and names_its_data:
             status.state, status.result, status.found_in = "done", results[path], path
         statuses.append(status)
     return statuses
@@ -71,12 +83,14 @@ def sweep(
     told: Callable[[Status], None] = lambda status: None,
     **words: Any,
 ) -> None:
-    """Do what is not done; `words` (data_root, device, threads, checkpoint_seconds) go to every run."""
-    todo = [status for status in statuses if status.state != "done"]
-    for status in todo:
-        status.attempts += 1
-    with listening() as stop:
+    """Do what is not done; `words` (data_root, device, threads, checkpoint_seconds) go to every run.
+
+    While it works the folder is locked: a second sweep of it is refused.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out), listening() as stop:
         try:
+            todo = [status for status in statuses if status.state != "done"]
             for status, reason in engine(todo, words, stop):
                 if reason is None:
                     status.state, status.result = "done", read_json(status.folder / "result.json")
@@ -86,11 +100,15 @@ def sweep(
                 _note(statuses, out)
                 told(status)
         finally:
+            for status in statuses:
+                if status.state == "running":
+                    status.state = "waiting"
             _note(statuses, out)
         stop.check()
 
 
 def _note(statuses: Sequence[Status], out: Path) -> None:
+    """Keep how it stands, beside what is known of runs that are not of this sweep."""
     path = out / "sweep.json"
     before = read_json(path) if path.exists() else {}
     now = {s.job.name: {"state": s.state, "attempts": s.attempts, "reasons": s.reasons} for s in statuses}
@@ -105,9 +123,9 @@ def work(config: Mapping[str, Any], folder: Path, words: Mapping[str, Any], *, h
     except (StoppedError, KeyboardInterrupt):
         raise
     except (UserError, OSError) as error:
-        return str(error)
+        return str(error)[:MOST_REASON]
     except Exception:  # a run's failure must not take the others with it; all of it is kept as the reason
-        return traceback.format_exc()
+        return traceback.format_exc()[-MOST_REASON:]
     return None
 
 
@@ -118,7 +136,7 @@ def in_process(
     for status in todo:
         if stop.number is not None:
             return
-        status.state = "running"
+        status.begin()
         yield status, work(status.job.config.to_json(), status.folder, words)
 
 
@@ -146,7 +164,7 @@ def in_processes(num: int) -> Engine:
                         deaths[name] += 1
                         process.status.reasons.append(reason or "")
                         waiting.insert(0, process.status)
-                    elif not process.stopped:
+                    elif not process.stopped and not (process.died and stop.number is not None):
                         yield process.status, reason
         finally:
             for process in running:
@@ -161,7 +179,7 @@ class _Process:
 
     def __init__(self, status: Status, words: Mapping[str, Any]) -> None:
         self.status = status
-        status.state = "running"
+        status.begin()
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe(duplex=False)
         self._process: BaseProcess = context.Process(
@@ -170,18 +188,26 @@ class _Process:
         self._process.start()
         theirs.close()
         self.died = self.stopped = self._asked = False
+        self._said: tuple[str, str | None] | None = None
 
     def has_ended(self) -> bool:
-        return not self._process.is_alive()
+        """Whether it has said its last word, or died; a word must be taken before it can end."""
+        try:
+            if self._said is None and self._ours.poll():
+                self._said = self._ours.recv()
+        except (EOFError, OSError):
+            self.died = True
+        return self._said is not None or self.died or not self._process.is_alive()
 
     def reason(self) -> str | None:
         """Why it failed, if it did, once it has ended."""
         self._process.join()
-        try:
-            kind, text = self._ours.recv()
-        except EOFError:
+        if self._said is None and not self.has_ended():
+            self.died = True
+        if self._said is None:
             self.died = True
             return f"the process ended without a word, exit code {self._process.exitcode}"
+        kind, text = self._said
         self.stopped = kind == "stopped"
         return None if kind == "done" else str(text)
 
@@ -193,6 +219,8 @@ class _Process:
 
 
 def _in_child(pipe: Connection, config: Mapping[str, Any], folder: Path, words: Mapping[str, Any]) -> None:
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C reaches the sweep alone, which asks each run once
     try:
         reason = work(config, folder, words)
         pipe.send(("done" if reason is None else "failed", reason))

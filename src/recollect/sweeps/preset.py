@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -68,6 +69,10 @@ class Preset:
                         job = Job(f"{stream}/{label}/{seed}", config)
                         if found.setdefault(job.name, job).config != config:
                             raise UserError(f"{self.name}: two runs are called {job.name}; tell them apart in `set`")
+        hashes = Counter(job.config.hash for job in found.values())
+        twice = [job.name for job in found.values() if hashes[job.config.hash] > 1]
+        if twice:
+            raise UserError(f"{self.name}: {' and '.join(twice[:2])} are the same run; leave one of them out")
         order = {seed: place for place, seed in enumerate(seeds or self.seeds)}
         return sorted(found.values(), key=lambda job: order[job.config.seed])
 
@@ -116,7 +121,7 @@ def _load(name: str, before: tuple[str, ...]) -> Preset:
         data = tomllib.loads(preset_text(name))
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"the preset {name} is no TOML: {error}") from error
-    base = _load(data["like"], (*before, name)) if "like" in data else None
+    base = _load(_beside(data["like"], name), (*before, name)) if "like" in data else None
     runs = tuple(data.get("runs", ())) or (base.runs if base else ())
     seeds = data.get("seeds", list(base.seeds) if base else [0])
     settings = dict(base.settings if base else {}) | data.get("for", {})
@@ -124,6 +129,13 @@ def _load(name: str, before: tuple[str, ...]) -> Preset:
     if problem:
         raise UserError(f"the preset {name} {problem}")
     return Preset(name, data.get("about", base.about if base else ""), tuple(seeds), settings, runs)
+
+
+def _beside(other: Any, name: str) -> str:
+    """The name of a preset that another is like; a file's lies beside it."""
+    if not isinstance(other, str):
+        raise UserError(f"the preset {name} is like {other!r}; give the name of a preset")
+    return str(Path(name).parent / other) if other.endswith(".toml") else other
 
 
 def _problem(data: Mapping[str, Any], runs: Sequence[Any], seeds: Any, settings: Mapping[str, Any]) -> str:
@@ -141,6 +153,11 @@ def _problem(data: Mapping[str, Any], runs: Sequence[Any], seeds: Any, settings:
         unknown = sorted(run.keys() - RUN_KEYS)
         if unknown:
             return f"has {unknown[0]!r} in a run; there may be {', '.join(sorted(RUN_KEYS))}"
+        if not isinstance(run.get("set", {}), dict):
+            return f"has the settings {run['set']!r} in a run; write set = {{ option = value }}"
+        flags = [key for key in ("measure_drift", "fixed_heads") if type(run.get(key, False)) is not bool]
+        if flags:
+            return f"has {flags[0]} = {run[flags[0]]!r} in a run; it is true or false"
     return ""
 
 

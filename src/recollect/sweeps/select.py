@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from recollect.runs.config import SECTIONS
+SHARED = ("stream", "backbone", "training")
 
 
 @dataclass(frozen=True)
@@ -17,37 +17,46 @@ class Choice:
     stream: str
     method: str
     settings: dict[str, Any]
-    """Only those that differ among the runs tried."""
+    """Those of the method that differ among the runs tried, and the memory."""
     validation: float
     """Mean task-incremental accuracy on validation images over the seeds."""
     num_tried: int
 
 
 def best_settings(results: Iterable[Mapping[str, Any]]) -> list[Choice]:
-    """For each stream, method and memory budget, the settings with the best mean validation accuracy over seeds."""
-    groups: dict[tuple[str, str, Any], dict[str, list[Mapping[str, Any]]]] = {}
-    for result in results:
+    """For runs alike in all but the method's settings, those settings with the best mean validation accuracy.
+
+    Memory budgets are separate groups. Only seeds that all settings of a group were run with are compared.
+    """
+    unique = {result["config"]["hash"]: result for result in results}
+    groups: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for result in unique.values():
         config = result["config"]
-        if result.get("validation", {}).get("til") is None:
-            continue
-        group = groups.setdefault(
-            (config["stream"]["name"], config["method"]["name"], config["method"].get("memory")), {}
-        )
-        group.setdefault(repr(_settings(config)), []).append(result)
-    found = []
-    for (stream, method, memory), tried in sorted(groups.items(), key=str):
-        settings = {key: _settings(each[0]["config"]) for key, each in tried.items()}
-        varied = {name for own in settings.values() for name in own
-                  if len({repr(each.get(name)) for each in settings.values()}) > 1}  # fmt: skip
-        score = {key: fmean(result["validation"]["til"] for result in each) for key, each in tried.items()}
-        best = max(score, key=score.__getitem__)
-        chosen = {name: value for name, value in settings[best].items() if name in varied}
-        chosen = {"memory": memory, **chosen} if memory is not None else chosen
-        found.append(Choice(stream, method, chosen, score[best], len(tried)))
-    return found
+        if result.get("validation", {}).get("til") is not None:
+            shared = [sorted(config[section].items()) for section in SHARED]
+            group = groups.setdefault(repr([shared, config["method"]["name"], config["method"].get("memory")]), {})
+            group.setdefault(repr(_settings(config)), []).append(result)
+    found = [_choose(tried) for tried in groups.values()]
+    return sorted((choice for choice in found if choice), key=lambda c: (c.stream, c.method, str(c.settings)))
+
+
+def _choose(tried: Mapping[str, list[Mapping[str, Any]]]) -> Choice | None:
+    common = set.intersection(*({result["seed"] for result in each} for each in tried.values()))
+    if not common:
+        return None
+    settings = {key: _settings(each[0]["config"]) for key, each in tried.items()}
+    names = {name for own in settings.values() for name in own}
+    varied = {name for name in names if len({repr(own.get(name)) for own in settings.values()}) > 1}
+    score = {
+        key: fmean(result["validation"]["til"] for result in each if result["seed"] in common)
+        for key, each in tried.items()
+    }
+    best = max(score, key=score.__getitem__)
+    config = tried[best][0]["config"]
+    chosen = {"memory": config["method"]["memory"]} if "memory" in config["method"] else {}
+    chosen |= {name: value for name, value in settings[best].items() if name in varied}
+    return Choice(config["stream"]["name"], config["method"]["name"], chosen, score[best], len(tried))
 
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: value for section in SECTIONS for key, value in config[section].items() if key not in ("name", "memory")
-    }
+    return {key: value for key, value in config["method"].items() if key not in ("name", "memory")}

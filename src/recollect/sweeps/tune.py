@@ -16,17 +16,23 @@ last checkpoint, because a trial's folder is named by its configuration.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from recollect.engine.update import NonFiniteLossError
 from recollect.errors import UserError
 from recollect.runs import RunConfig, command_of, resolve, run, settled
+from recollect.runs.lock import locked
 
 KEYS = {"stream", "method", "seeds", "set", "space"}
+MOST_FAILED = 10  # trials in one call
 RANGE = {"low", "high", "log", "step"}
 
 
@@ -67,7 +73,10 @@ def load_space(path: Path) -> Space:
         is_range = isinstance(values, dict) and {"low", "high"} <= values.keys() <= RANGE
         if not is_range and not (isinstance(values, list) and values):
             raise UserError(f"the space {path}: {name} is a list of values or has low and high; got {values!r}")
-    return Space(data["stream"], data["method"], tuple(data.get("seeds", [0])), data.get("set", {}), data["space"])
+    seeds, settings = data.get("seeds", [0]), data.get("set", {})
+    if not isinstance(seeds, list) or any(type(seed) is not int for seed in seeds) or not isinstance(settings, dict):
+        raise UserError(f"the space {path}: seeds is a list of whole numbers and set a table")
+    return Space(data["stream"], data["method"], tuple(seeds), settings, data["space"])
 
 
 def tune(
@@ -86,8 +95,25 @@ def tune(
         from optuna.storages.journal import JournalFileBackend
     except ImportError as error:
         raise UserError("recollect tune needs Optuna: pip install 'recollect[optuna]'") from error
+    if num_trials < 1:
+        raise UserError(f"--trials counts trials, got {num_trials}")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        return _search(optuna, JournalStorage(JournalFileBackend(str(out / "optuna.log"))), space, out, num_trials,
+                       precision, told, words)  # fmt: skip
+
+
+def _search(
+    optuna: Any,
+    storage: Any,
+    space: Space,
+    out: Path,
+    num_trials: int,
+    precision: str,
+    told: Callable[[Trial], None],
+    words: dict[str, Any],
+) -> list[Trial]:
     device = str(words.get("device", "auto"))
 
     def validation(chosen: Mapping[str, Any]) -> float:
@@ -103,17 +129,29 @@ def tune(
             found.append(accuracy)
         return fmean(found)
 
-    storage = JournalStorage(JournalFileBackend(str(out / "optuna.log")))
     study = optuna.create_study(study_name="recollect", storage=storage, direction="maximize", load_if_exists=True)
+    searched = hashlib.sha256(json.dumps(vars(space), sort_keys=True, default=str).encode()).hexdigest()
+    if study.user_attrs.get("space", searched) != searched:
+        raise UserError(f"{out} holds a search of another space; choose another --out")
+    study.set_user_attr("space", searched)
     done = optuna.trial.TrialState.COMPLETE
     for cut in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
         study.tell(cut.number, state=optuna.trial.TrialState.FAIL)
         study.enqueue_trial(cut.params)
+    failed = 0
     while len(study.get_trials(states=(done,))) < num_trials:
         study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
         trial = study.ask()
         chosen = {name: _suggest(trial, name, values) for name, values in space.dimensions.items()}
-        study.tell(trial, validation(chosen))
+        try:
+            study.tell(trial, validation(chosen))
+        except NonFiniteLossError as error:  # a setting that cannot be trained; others can
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            failed += 1
+            warnings.warn(f"trial {trial.number} with {chosen} failed: {error}", stacklevel=2)
+            if failed > MOST_FAILED:
+                raise UserError(f"{failed} trials failed, the last one: {error}. Make the space narrower") from error
+            continue
         told(Trial(trial.number, chosen, study.trials[trial.number].values[0]))
     trials = [Trial(t.number, dict(t.params), float(t.values[0])) for t in study.get_trials(states=(done,))]
     return sorted(trials, key=lambda trial: -trial.validation)

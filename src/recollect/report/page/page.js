@@ -51,7 +51,7 @@ function drawMatrices() {
     if (!matrix) return `<p class="dim">${escape(variant.name)} has no chain.</p>`;
     const row = matrix[state.after - 1].filter((value) => value !== null);
     const average = row.length ? `average ${number(mean(row))} %` : "not measured";
-    return heatmap(variant.name, matrix, { most: 100, digits: 1, until: state.after, note: `${average}, seed ${run.seed}` });
+    return heatmap(variant.name, matrix, { most: 100, digits: 1, until: state.after, note: `${average}, seed ${Number(run.seed)}` });
   });
   at("matrices").innerHTML = found.join("") || '<p class="dim">Choose a method above.</p>';
 }
@@ -173,6 +173,7 @@ function draw() {
 }
 
 function choose(index) {
+  stop();
   state.experiment = index;
   const { variants, tasks } = experiment();
   state.after = tasks;
@@ -181,7 +182,7 @@ function choose(index) {
   state.shown = new Set((first.length ? first : variants.map((_, i) => i)).slice(0, 8));
   const seeds = [...new Set(variants.flatMap((v) => v.runs.map((run) => run.seed)))].sort((a, b) => a - b);
   state.seed = seeds[0];
-  at("seed").innerHTML = seeds.map((seed) => `<option value="${seed}">${seed}</option>`).join("");
+  at("seed").innerHTML = seeds.map((seed) => `<option value="${Number(seed)}">${Number(seed)}</option>`).join("");
   at("methods").innerHTML = variants.map((v, i) => `<label><input type="checkbox" value="${i}"${state.shown.has(i) ? " checked" : ""}> <span aria-hidden="true">●</span> ${escape(v.name)}</label>`).join("");
   Object.assign(at("after"), { max: tasks, value: tasks });
   at("drift-run").innerHTML = driftRuns().map(({ name }, i) => `<option value="${i}">${escape(name)}</option>`).join("");
@@ -208,7 +209,6 @@ function play() {
 
 function theme(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
-  at("theme").setAttribute("aria-pressed", String(dark));
   at("theme").textContent = dark ? "Light" : "Dark";
 }
 
@@ -226,5 +226,6 @@ at("drift-run").addEventListener("change", drawDrift);
 at("drift-task").addEventListener("change", drawDrift);
 at("play").addEventListener("click", play);
 at("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme !== "dark"));
+addEventListener("beforeprint", () => document.querySelectorAll("#tables details").forEach((block) => { block.open = true; }));
 theme(matchMedia("(prefers-color-scheme: dark)").matches);
 choose(0);
