@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -69,10 +68,11 @@ class Preset:
                         job = Job(f"{stream}/{label}/{seed}", config)
                         if found.setdefault(job.name, job).config != config:
                             raise UserError(f"{self.name}: two runs are called {job.name}; tell them apart in `set`")
-        hashes = Counter(job.config.hash for job in found.values())
-        twice = [job.name for job in found.values() if hashes[job.config.hash] > 1]
-        if twice:
-            raise UserError(f"{self.name}: {' and '.join(twice[:2])} are the same run; leave one of them out")
+        names: dict[str, str] = {}
+        for job in found.values():
+            other = names.setdefault(job.config.hash, job.name)
+            if other != job.name:
+                raise UserError(f"{self.name}: {other} and {job.name} are the same run; leave one of them out")
         order = {seed: place for place, seed in enumerate(seeds or self.seeds)}
         return sorted(found.values(), key=lambda job: order[job.config.seed])
 
