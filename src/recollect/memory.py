@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.errors import UserError
+from recollect.share import WHOLE, Share
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Memory(nn.Module):
         self.capacity = capacity
         self.size = 0
         self.num_offered = 0
+        self.share: Share = WHOLE
+        """Set for the time of a step where several processes share it: they offer and draw together."""
         try:
             self.register_buffer("images", torch.zeros(capacity, *image_shape, dtype=torch.uint8))
         except RuntimeError as error:
@@ -62,7 +65,10 @@ class Memory(nn.Module):
         """Offer `num` samples to the reservoir (Vitter's algorithm R); returns the rows kept and the slots they go to.
 
         After n offers each of them is held with probability capacity / n. Of rows meant for one slot the last wins.
+        Offers of a share are offered with those of the others; each process is told the rows that are its own.
         """
+        (owners,) = self.share.gather([torch.full((num,), self.share.start)])
+        first, num = int((owners < self.share.start).sum()), len(owners)
         counts = torch.arange(self.num_offered + 1, self.num_offered + num + 1)
         draws = torch.randint(0, 1 << 62, (num,), generator=rng) % counts
         slots = torch.where(counts <= self.capacity, counts - 1, draws).tolist()
@@ -73,21 +79,21 @@ class Memory(nn.Module):
                 self.size = max(self.size, slot + 1)
                 kept[slot] = row
         self.num_offered += num
-        return torch.tensor(list(kept.values()), dtype=torch.int64), torch.tensor(list(kept), dtype=torch.int64)
+        rows, goals = (torch.tensor(list(each), dtype=torch.int64) for each in (kept.values(), kept))
+        own = owners[rows] == self.share.start
+        return rows[own] - first, goals[own]
 
     def write(self, slots: Tensor, images: Tensor, labels: Tensor, tasks: Tensor | int, **values: Tensor) -> None:
-        """Store samples in their slots."""
-        if not len(slots):
-            return
+        """Store samples in their slots, those of a share with those of the others."""
         slots = slots.to(self.images.device, non_blocking=True)
-        self.images[slots], self.labels[slots], self.tasks[slots] = (
-            images,
-            labels,
-            torch.as_tensor(tasks, device=slots.device),
-        )
-        for name in self._fields:
-            buffer = self.get_buffer(name)
-            buffer[slots] = values[name].to(buffer.dtype)
+        buffers = [self.images, self.labels, self.tasks, *map(self.get_buffer, self._fields)]
+        tasks = torch.as_tensor(tasks, device=slots.device).expand(len(slots))
+        columns = [images, labels, tasks, *(values[name] for name in self._fields)]
+        columns = [column.to(buffer.dtype) for column, buffer in zip(columns, buffers, strict=True)]
+        slots, *columns = self.share.gather([slots, *columns])
+        if len(slots):
+            for buffer, column in zip(buffers, columns, strict=True):
+                buffer[slots] = column
 
     def make_room(self, task: int, last_tasks: int, num_new: int, rng: torch.Generator) -> Tensor:
         """Keep only the last `last_tasks` tasks up to `task`, in equal shares; returns up to `num_new` free slots."""
@@ -113,8 +119,8 @@ class Memory(nn.Module):
         return self.at(chosen.to(self.images.device, non_blocking=True)) if len(chosen) else None
 
     def draw(self, num: int, rng: torch.Generator) -> Tensor:
-        """The slots of `num` different samples, or of all where fewer are held."""
-        return torch.randperm(self.size, generator=rng)[:num]
+        """The slots of `num` different samples, or of all where fewer are held; of a share its part of one draw."""
+        return self.share.of(torch.randperm(self.size, generator=rng)[: self.share.whole(num)])
 
     def at(self, slots: Tensor) -> Samples:
         """What the given slots hold."""

@@ -40,7 +40,7 @@ class Double:
     def plain(self, images: Tensor) -> Tensor:
         return images.double() / 100
 
-    def augmented(self, images: Tensor, rng: torch.Generator) -> Tensor:
+    def augmented(self, images: Tensor, rng: torch.Generator, share: object) -> Tensor:
         return self.plain(images)
 
 
@@ -96,16 +96,19 @@ class Spy:
 
     def __init__(self, parameters: list[nn.Parameter], rate: float = 0.0) -> None:
         self.parameters, self.rate = parameters, rate
-        self.loss, self.gradients = 0.0, [torch.zeros(0)]
+        self.loss, self.found = 0.0, [torch.zeros(0)]
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        return [g.clone() for g in grads]
 
     def __call__(self, loss: Tensor, edit: Any = None) -> None:
-        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
-        self.gradients = [g.clone() for g in grads]
+        self.found = self.gradients(loss)
         if edit is not None:
-            edit(self.gradients)
+            edit(self.found)
         self.loss = loss.item()
         with torch.no_grad():
-            for parameter, g in zip(self.parameters, self.gradients, strict=True):
+            for parameter, g in zip(self.parameters, self.found, strict=True):
                 parameter -= self.rate * g
 
 
@@ -117,7 +120,7 @@ def step(learner: Learner[Any], batch: Batch, rate: float = 0.0) -> tuple[float,
     spy = Spy(trained, rate)
     phase.step(batch, spy)
     name_of = {id(p): name for name, p in learner.named_parameters()}
-    gradients = {name_of[id(p)]: g for p, g in zip(trained, spy.gradients, strict=True)}
+    gradients = {name_of[id(p)]: g for p, g in zip(trained, spy.found, strict=True)}
     return spy.loss, as_net(gradients)
 
 
@@ -415,8 +418,8 @@ def test_expansion_trains_each_expert_alone() -> None:
     net = {"V": weight, "c": bias}
     assert spy.loss == pytest.approx(loss(net), rel=1e-9)
     expected = oracles.gradient(loss, net, ("V", "c"))
-    assert np.allclose(spy.gradients[-2].numpy(), expected["V"], atol=1e-7)
-    assert np.allclose(spy.gradients[-1].numpy(), expected["c"], atol=1e-7)
+    assert np.allclose(spy.found[-2].numpy(), expected["V"], atol=1e-7)
+    assert np.allclose(spy.found[-1].numpy(), expected["c"], atol=1e-7)
     assert all(torch.equal(old[name], tensor) for name, tensor in learner.experts[0].state_dict().items())
 
 

@@ -13,6 +13,7 @@ from cyclopts import CycloptsError, Parameter
 
 from recollect.cli import practice, studies  # noqa: F401  (they add their commands)
 from recollect.cli.base import app
+from recollect.launch import launched
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -138,9 +139,10 @@ def _do(console: Console, config: RunConfig, out: Path, **words: Any) -> None:
     from recollect.report.tables import print_result
     from recollect.runs import run as do_run
 
+    console.quiet = launched().rank > 0
     command = shlex.join(["recollect", *sys.argv[1:]])
     with ProgressBar(console, config.method) as bar:
-        result = do_run(config, out, observer=bar, command=command, heed_signals=True, **words)
+        result = do_run(config, out, observer=bar, command=command, heed_signals=True, shared=True, **words)
     print_result(console, result)
     console.print(f"The run is in [bold]{escape(str(out))}[/].")
 
@@ -240,27 +242,33 @@ def demo(*, seeds: int = 1, out: Path = Path("runs/demo"), threads: int = 0) -> 
 
 def main() -> None:
     """Run the command line; what a user can get wrong ends in a message and exit code 2."""
-    from recollect.errors import StoppedError, UserError
+    from recollect.errors import OneProcessError, StoppedError, UserError
 
     warnings.showwarning = show_warning
     try:
-        app(exit_on_error=False, print_error=True)
+        app(exit_on_error=False, print_error=launched().rank == 0)
     except CycloptsError:
         sys.exit(2)
     except UserError as error:
-        print(f"recollect: {error}", file=sys.stderr)
+        say(error, always=isinstance(error, OneProcessError))
         sys.exit(2)
     except OSError as error:
-        print(f"recollect: {error}; check the path, its permissions and the space left", file=sys.stderr)
+        say(f"{error}; check the path, its permissions and the space left")
         sys.exit(2)
     except KeyboardInterrupt:
-        print("recollect: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        say("interrupted; the same command goes on from the last checkpoint")
         sys.exit(130)
     except StoppedError as stopped:
-        print("recollect: saved; the same command goes on from here", file=sys.stderr)
+        say("saved; the same command goes on from here")
         sys.exit(128 + stopped.number)
+
+
+def say(message: object, *, always: bool = False) -> None:
+    """Tell people; of several processes that have the same to say the first speaks."""
+    if always or launched().rank == 0:
+        print(f"recollect: {message}", file=sys.stderr)
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Warnings are for people: one line, no source."""
-    print(f"recollect: {message}", file=sys.stderr)
+    say(message)

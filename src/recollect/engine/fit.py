@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -19,6 +20,7 @@ from recollect.engine.training import Training
 from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
 from recollect.methods import Learner, Phase
 from recollect.rng import Key
+from recollect.share import WHOLE, Share
 from recollect.streams import Batch, Pixels, Split, Views
 
 REPORT_EVERY_SECONDS = 1.0
@@ -46,7 +48,7 @@ class Fit:
         sizes = [len(chunk) for chunk in torch.arange(len(train)).split(training.batch_size)]
         self.num_steps = len(sizes) - (len(sizes) > 1 and sizes[-1] == 1)  # BatchNorm cannot take a single image
         plateau = Plateau(patience=training.patience, factor=training.factor)
-        self.update = Optimiser(learner, phase, plateau, self.num_steps, runtime.device)
+        self.update = Optimiser(learner, phase, plateau, self.num_steps, runtime.device, runtime.processes)
         self.epoch = 0
         self._best, self._since_best = math.inf, 0
         self._views: Views | None = None
@@ -121,9 +123,10 @@ class Fit:
         chunks = order.split(self.training.batch_size)[: self.num_steps]
         reported = perf_counter()
         for positions in chunks[self.step :]:
-            batch = self._batch(positions, key / self.step)
-            batch.key.seed_layers()
-            with self.runtime.autocast():
+            share = self.runtime.processes.share(len(positions))
+            batch = self._batch(share.of(positions), key / self.step, share)
+            (batch.key / "share" / share.start if share.start else batch.key).seed_layers()
+            with self._shared(share), self.runtime.autocast():
                 self.phase.step(batch, self.update)
             observer.advance(len(positions))
             after_step(len(positions))
@@ -132,7 +135,18 @@ class Fit:
                 reported = perf_counter()
         return self.update.mean_loss()
 
-    def _batch(self, positions: Tensor, key: Key) -> Batch:
+    @contextmanager
+    def _shared(self, share: Share) -> Iterator[None]:
+        """While a step lasts, memories and update know which rows of its batch are this process's."""
+        memories = self.learner.memories() if self.runtime.processes.size > 1 else ()
+        self.update.weight = share.weight
+        for memory in memories:
+            memory.share = share
+        yield
+        for memory in memories:
+            memory.share = WHOLE
+
+    def _batch(self, positions: Tensor, key: Key, share: Share) -> Batch:
         images, labels = self.train.take(positions)
         images = images.to(self.runtime.device, non_blocking=True)
         labels = labels.to(self.runtime.device, non_blocking=True)
@@ -140,9 +154,9 @@ class Fit:
             view = self.epoch % len(self._views)
             x, known = self._views.shown(view, positions, images), self._views.known(view, positions)
         else:
-            x = self.pixels.augmented(images, (key / "view").generator())
+            x = self.pixels.augmented(images, (key / "view").generator(), share)
             known = self._known(x)
-        return Batch(images, x, labels, self.pixels, key, known)
+        return Batch(images, x, labels, self.pixels, key, known, share)
 
     def _known(self, x: Tensor) -> dict[str, Tensor]:
         """What does not change in this phase, of a view not seen before."""
@@ -172,6 +186,7 @@ class Fit:
             if found.num_correct is not None:
                 has_accuracy = True
                 totals[-1] += found.num_correct
+        self.runtime.processes.take_first_([totals])
         *losses, right = (totals / len(self.validation)).tolist()
         return dict(zip(names, losses, strict=True)), 100 * right if has_accuracy else None
 

@@ -23,7 +23,7 @@ from recollect.engine.runtime import Runtime
 from recollect.engine.stop import StopRequest
 from recollect.engine.training import Training
 from recollect.engine.update import NonFiniteLossError
-from recollect.errors import UserError
+from recollect.errors import StoppedError, UserError
 from recollect.methods import Learner
 from recollect.metrics import on_principal_axes, shown_rows
 from recollect.rng import Key
@@ -73,8 +73,11 @@ class Engine:
     def run(self) -> Record:
         """Learn all tasks, going on after the last checkpoint where there is one."""
         lessons = [self.stream.tasks] if self.learner.together else [(task,) for task in self.stream.tasks]
+        self.runtime.processes.check(self.training.batch_size)
         self.runtime.place(self.learner)
-        done, under_way = self._resume(lessons)
+        with self.runtime.processes.in_turn():
+            done, under_way = self._resume(lessons)
+        self._compare("from the start")
         if not done and under_way is None and self.learner.network.fixed_heads:
             self.record.at_start = dict(
                 evaluate(self.learner, self.stream.tasks, "test", self.stream.pixels, self.runtime)
@@ -90,12 +93,14 @@ class Engine:
             self._save(done)
             self._forget_dropped_samples(done)
             self._tell(lesson)
-            self.stop.check()
+            asked = self._asked_to_stop()
+            if asked:
+                raise StoppedError(asked)
         return self.record
 
     def _forget_dropped_samples(self, done: int) -> None:
         """Older checkpoints may hold samples that memories have dropped since: they go before the task has ended."""
-        if self.checkpoints is not None and self.learner.memories():
+        if self.checkpoints is not None and self.learner.memories() and self.runtime.processes.leads:
             checkpoint.keep_only(self.checkpoints, f"task-{done:03}")
 
     def _tell(self, lesson: Sequence[Task]) -> None:
@@ -137,6 +142,7 @@ class Engine:
             with self.runtime.autocast():
                 data = TaskData(task.train, self.stream.pixels, self.runtime.device, 256, key / "end" / task.info.index)
                 self.learner.end_task(task.info, data)
+        self.runtime.processes.take_first_(self.learner.state_dict().values())
 
     def _begin(self, lesson: Sequence[Task]) -> None:
         for task in lesson:
@@ -156,9 +162,11 @@ class Engine:
 
         def after_step(num_images: int) -> None:
             self.record.num_images += num_images
-            if perf_counter() - saved > self.checkpoint_seconds or self.stop.number is not None:
+            asked = self._asked_to_stop()
+            if perf_counter() - saved > self.checkpoint_seconds or asked:
                 save()
-            self.stop.check()
+            if asked:
+                raise StoppedError(asked)
 
         try:
             fit.run(self.observer, after_step)
@@ -166,7 +174,21 @@ class Engine:
             found = checkpoint.newest(self.checkpoints) if self.checkpoints else None
             good = f"the last good checkpoint is {found}" if found else "there is no earlier checkpoint"
             raise NonFiniteLossError(f"{error}; {good}. Lower learning_rate, or use --precision fp32") from error
+        self._compare(f"after {fit.title}")
         save()
+
+    def _asked_to_stop(self) -> int:
+        """The signal that any of the processes got; 0 for none."""
+        return self.runtime.processes.largest(self.stop.number or 0)
+
+    def _compare(self, when: str) -> None:
+        """Replicas are the same bits; a method whose replicas are not cannot be shared."""
+        differ = self.runtime.processes.differing(self.learner.state_dict())
+        if differ:
+            raise UserError(
+                f"the processes' copies of {type(self.learner).__name__} differ {when}, in {', '.join(differ[:3])}: "
+                "state that a step moves has to come from update() or a Memory; run it in one process"
+            )
 
     def _measure(self, lesson: Sequence[Task]) -> None:
         started = perf_counter()
@@ -204,7 +226,7 @@ class Engine:
 
     def _save(self, done: int, number: int = 0, fit: Fit | None = None) -> None:
         """Save the state after `done` lessons or, within the next one, inside a phase."""
-        if self.checkpoints is None:
+        if self.checkpoints is None or not self.runtime.processes.leads:
             return
         tensors = {f"learner.{name}": tensor for name, tensor in self.learner.state_dict().items()}
         tensors |= {f"drift.{task}": original for task, original in self.originals.items()}

@@ -1,4 +1,4 @@
-"""The only file that knows devices and precision."""
+"""The only file that knows devices and precision; `processes.py` beside it knows processes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from recollect.engine.processes import ALONE, Processes
 from recollect.errors import UserError
 
 Precision = Literal["fp32", "bf16"]
@@ -23,23 +24,36 @@ class Runtime:
 
     device: torch.device
     precision: Precision = "fp32"
+    processes: Processes = ALONE
 
     @staticmethod
-    def choose(device: str = "auto", precision: str = "fp32", threads: int = 0) -> Runtime:
+    def choose(
+        device: str = "auto", precision: str = "fp32", threads: int = 0, processes: Processes = ALONE
+    ) -> Runtime:
         """`auto` takes a GPU, then a Mac's, then the processor; `threads=0` leaves torch's choice.
 
-        The precision `auto` is bf16 where the device computes in it natively, and fp32 elsewhere.
+        The precision `auto` is bf16 where the device computes in it natively, and fp32 elsewhere. Of several processes
+        on a machine each takes a GPU of its own, or all the processor.
         """
         if precision not in ("auto", "fp32", "bf16"):
             raise UserError(f"precision is 'auto', 'fp32' or 'bf16', got {precision!r}")
         available = ["cpu"]
-        if torch.backends.mps.is_available():
+        if torch.backends.mps.is_available() and processes.size == 1:
             available.insert(0, "mps")
         if torch.cuda.is_available():
             available.insert(0, "cuda")
         name = available[0] if device == "auto" else device
         kind, _, number = name.partition(":")
         count = torch.cuda.device_count() if kind == "cuda" else 1
+        if kind == "cuda" and processes.size > 1:
+            if number or processes.local_rank >= count:
+                raise UserError(
+                    "each process takes a GPU of its own: say --device cuda, and start no more processes on a machine "
+                    f"than it has GPUs; got --device {device}, and there are {count}"
+                )
+            number = str(processes.local_rank)
+            name = f"cuda:{number}"
+            torch.cuda.set_device(processes.local_rank)
         if kind not in available or (number and not (number.isdecimal() and int(number) < count)):
             raise UserError(f"device {device!r} is not available here; there is {', '.join(available)}")
         if not 0 <= threads <= MOST_THREADS:
@@ -50,7 +64,7 @@ class Runtime:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
         native = precision == "auto" and _computes_in_bf16(kind)
-        return Runtime(torch.device(name), "bf16" if precision == "bf16" or native else "fp32")
+        return Runtime(torch.device(name), "bf16" if precision == "bf16" or native else "fp32", processes)
 
     def place(self, module: nn.Module) -> None:
         """Move a module to the device, its convolutions laid out channels last where that is faster."""
@@ -79,6 +93,7 @@ class Runtime:
         return {
             "device": self.device.type,
             "processor": name,
+            "processes": self.processes.size,
             "threads": torch.get_num_threads(),
             "precision": self.precision,
             "platform": platform.platform(),

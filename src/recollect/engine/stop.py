@@ -25,7 +25,7 @@ class StopRequest:
 
 
 @contextmanager
-def listening() -> Iterator[StopRequest]:
+def listening(*, aloud: bool = True) -> Iterator[StopRequest]:
     """Take Ctrl-C and SIGTERM as requests to stop; only a program's main thread can."""
     request = StopRequest()
 
@@ -33,7 +33,8 @@ def listening() -> Iterator[StopRequest]:
         if request.number is not None:
             raise KeyboardInterrupt
         request.number = number
-        print("\nrecollect: finishing the step and saving; once more to stop at once", file=sys.stderr, flush=True)
+        if aloud:
+            print("\nrecollect: finishing the step and saving; once more to stop at once", file=sys.stderr, flush=True)
 
     before = {number: signal.signal(number, heed) for number in SIGNALS}
     try:

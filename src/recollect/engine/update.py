@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from recollect.core import Frozen
+from recollect.engine.processes import ALONE, Processes
 from recollect.errors import UserError
 from recollect.methods import Phase
 
@@ -49,11 +51,21 @@ class Optimiser:
     """Adam over the groups of a phase; every other parameter of the learner is held still.
 
     Calling it takes one step. Losses stay on the device until `losses` are asked for, so no step waits for the host.
+    Of several processes all take the same step, by the mean of their gradients weighted by `weight`.
     """
 
     def __init__(
-        self, learner: nn.Module, phase: Phase, plateau: Plateau, num_steps: int, device: torch.device
+        self,
+        learner: nn.Module,
+        phase: Phase,
+        plateau: Plateau,
+        num_steps: int,
+        device: torch.device,
+        processes: Processes = ALONE,
     ) -> None:
+        self._learner = learner
+        self._processes = processes
+        self.weight = 1.0
         learner.requires_grad_(False)
         groups = []
         for parameters in phase.groups.values():
@@ -71,12 +83,36 @@ class Optimiser:
         self._adam.zero_grad(set_to_none=True)
         with torch.autocast(loss.device.type, enabled=False):
             loss.backward()
+            loss = self._agree(loss.detach())
             if edit is not None:
-                edit([_gradient(p) for group in self._adam.param_groups for p in group["params"]])
+                edit([_gradient(parameter) for parameter in self._parameters()])
             self._adam.step()
         torch.clear_autocast_cache()  # the weights have moved: no later pass of this step may read old copies
-        self._losses[self.step] = loss.detach()
+        self._losses[self.step] = loss
         self.step += 1
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """The gradients of another loss, as `edit` is given them; nothing moves."""
+        found = torch.autograd.grad(loss, self._parameters(), allow_unused=True, materialize_grads=True)
+        self._processes.mean_(found, self.weight)
+        return list(found)
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [parameter for group in self._adam.param_groups for parameter in group["params"]]
+
+    def _agree(self, loss: Tensor) -> Tensor:
+        """Make gradients and moving statistics those of the whole batch; returns its loss."""
+        if self._processes.size == 1:
+            return loss
+        loss, parameters = loss.clone(), self._parameters()
+        reached = loss.new_tensor([parameter.grad is not None for parameter in parameters])
+        all_here = all(parameter.grad is not None for parameter in parameters)
+        gradients = [_gradient(parameter) for parameter in parameters]
+        self._processes.mean_([loss, reached, *gradients, *_moving_statistics(self._learner)], self.weight)
+        for parameter, anywhere in zip(parameters, [] if all_here else reached.tolist(), strict=False):
+            if not anywhere:  # Adam passes over it, as in one process
+                parameter.grad = None
+        return loss
 
     def mean_loss(self) -> float:
         """The mean loss of the epoch so far; refuses to go on where it is not a number."""
@@ -115,7 +151,7 @@ class Optimiser:
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Stand where `state` was taken."""
         own = self._adam.state_dict()
-        parameters = [parameter for group in self._adam.param_groups for parameter in group["params"]]
+        parameters = self._parameters()
         for name, tensor in tensors.items():
             index, _, moment = name.partition(".")
             if moment:  # the fused step trusts its shapes
@@ -138,6 +174,15 @@ class Optimiser:
             group["lr"] = float(rate)
         for watch, best, num_stalled in zip(self._watches, values["best"], values["num_stalled"], strict=True):
             watch.best, watch.num_stalled = math.inf if best is None else float(best), int(num_stalled)
+
+
+def _moving_statistics(learner: nn.Module) -> list[Tensor]:
+    """What a pass may have moved beside gradients: BatchNorm's statistics and the like, also of adapting teachers."""
+    awake = [module for module in learner.modules() if module.training]
+    for module in learner.modules():
+        if isinstance(module, Frozen) and module.statistics == "adapting":
+            awake += module.modules()
+    return [buffer for module in awake for buffer in module.buffers(recurse=False) if buffer.is_floating_point()]
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -90,14 +90,14 @@ class Recall:
 
     def _look(self, batch: Batch, slots: Tensor, images: Tensor, moved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A view of each sample, augmented where `moved`, with today's feature of it and the last anchor's."""
-        views, rng = self._prepare(batch), batch.rng("recalled view")
+        views, purpose = self._prepare(batch), "recalled view"
         if views is None:
-            x = torch.where(moved[:, None, None, None], batch.pixels.augmented(images, rng), batch.pixels.plain(images))
+            x = torch.where(moved[:, None, None, None], batch.augmented(images, purpose), batch.plain(images))
             known = self.known(x)
         else:
             plain = len(views) - 1
-            view = torch.randint(0, plain, (len(slots),), generator=rng).to(moved.device, non_blocking=True)
-            view = torch.where(moved, view, plain)
+            view = torch.randint(0, plain, (batch.share.whole(len(slots)),), generator=batch.rng(purpose))
+            view = torch.where(moved, batch.share.of(view).to(moved.device, non_blocking=True), plain)
             x, known = views.shown(view, slots, images), views.known(view, slots)
         return x, known["now"], known["then"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from recollect.memory import Memory
 from recollect.methods._replay import ReplayConfig
@@ -26,20 +26,18 @@ class AGEM(Learner[ReplayConfig]):
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
         def step(batch: Batch, update: Update) -> None:
-            reference = self._reference(batch, phase.groups["classifier"])
+            reference = self._reference(batch, update)
             loss = self.network.cross_entropy(self.network(batch.x), batch.y, self.config.units)
             update(loss, None if reference is None else lambda gradients: project(gradients, reference))
 
-        phase = self.classifier_phase(task, step, self.config.units)
-        yield phase
+        yield self.classifier_phase(task, step, self.config.units)
 
-    def _reference(self, batch: Batch, parameters: Sequence[nn.Parameter]) -> Sequence[Tensor] | None:
+    def _reference(self, batch: Batch, update: Update) -> Sequence[Tensor] | None:
         past = self.memory.sample(len(batch.y), batch.rng("replay"))
         if past is None:
             return None
         logits = self.network(batch.augmented(past.images, "replayed view"))
-        loss = self.network.cross_entropy(logits, past.labels, self.config.units)
-        return torch.autograd.grad(loss, list(parameters), allow_unused=True, materialize_grads=True)
+        return update.gradients(self.network.cross_entropy(logits, past.labels, self.config.units))
 
     def end_task(self, task: TaskInfo, data: TaskData) -> None:
         rows, slots = self.memory.admit(len(data), (data.key / "memory").generator())

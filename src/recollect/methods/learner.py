@@ -52,6 +52,10 @@ class Update(Protocol):
 
     def __call__(self, loss: Tensor, edit: Callable[[list[Tensor]], None] | None = None) -> None: ...
 
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """The gradients of another loss, as `edit` is given them; nothing moves."""
+        ...
+
 
 class Validation(NamedTuple):
     """Mean loss of each parameter group on a batch, and how many images were classified right, where that is known."""

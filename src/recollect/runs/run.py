@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, listening
+from recollect.engine import ALONE, Engine, Observer, Record, Runtime, StopRequest, joined, listening
 from recollect.errors import UserError
 from recollect.methods import Learner, Schedule, Setup, methods
 from recollect.metrics import summarise
@@ -54,38 +55,48 @@ def run(
     backbone: nn.Module | None = None,
     heed_signals: bool = False,
     live: Sequence[str] = (),
+    shared: bool = False,
 ) -> dict[str, Any]:
     """Do the run, or go on with it, or return its result where it is finished.
 
     While it works the folder is locked: another process is refused. With `heed_signals` (in a main thread) Ctrl-C and
     SIGTERM let the step under way finish, save it, and raise `StoppedError`. A config of the stream 'tensors' is run on
     the `stream` given; one of the backbone 'own' with the `backbone` given, which is trained in place. `live` names
-    where figures go as they come, besides events.jsonl: tensorboard, mlflow.
+    where figures go as they come, besides events.jsonl: tensorboard, mlflow. With `shared` all processes that torchrun
+    started do the run together; the first of them holds the folder and writes.
     """
-    config = settled(config, out, device, force=force)
-    folder = RunFolder(out, config, force=force)
-    finished = folder.result()
-    if finished is not None and data_root is None and stream is None:
-        return finished
-    runtime = Runtime.choose(device, config.precision, threads)
-    if stream is None:
-        stream = open_stream(config.stream, config.stream_options, config.seed, data_root)
-    elif config.stream != stream.name:
-        raise UserError(f"the config is for the stream {config.stream!r}, the one given is {stream.name!r}")
-    folder.check_data(stream.describe())
-    if finished is not None:
-        return finished
-    learner = build_learner(config, stream, backbone)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    with locked(folder.path):
-        finished = folder.result()  # another process may have ended it meanwhile
-        if finished is not None:
-            return finished
-        folder.claim(stream.describe())
-        others = [observer or Observer(), *live_observers(list(live), folder.path, config)]
-        log = EventLog(folder.path / "events.jsonl", Observers(*others))
+    with ExitStack() as held:
+        processes = held.enter_context(joined()) if shared else ALONE
+        if not processes.leads:
+            held.enter_context(warnings.catch_warnings(action="ignore"))
+        with processes.in_turn():
+            config = settled(config, out, device, force=force)
+            folder = RunFolder(out, config, force=force)
+            finished = folder.result()
+            if finished is not None and data_root is None and stream is None:
+                return finished
+            runtime = Runtime.choose(device, config.precision, threads, processes)
+            if stream is None:
+                stream = open_stream(config.stream, config.stream_options, config.seed, data_root)
+            elif config.stream != stream.name:
+                raise UserError(f"the config is for the stream {config.stream!r}, the one given is {stream.name!r}")
+            folder.check_data(stream.describe())
+            if finished is not None:
+                return finished
+            learner = build_learner(config, stream, backbone)
+            if processes.leads:
+                folder.path.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked(folder.path))
+                finished = folder.result()  # another process may have ended it meanwhile
+                if finished is not None:
+                    return finished
+                folder.claim(stream.describe())
+                others = [observer or Observer(), *live_observers(list(live), folder.path, config)]
+                log: Observer = EventLog(folder.path / "events.jsonl", Observers(*others))
+            else:
+                log = Observer()
         log.event("started", command=command, config=config.hash, data_root=str(data_root) if data_root else None)
-        with listening() if heed_signals else nullcontext(StopRequest()) as stop:
+        with listening(aloud=processes.leads) if heed_signals else nullcontext(StopRequest()) as stop:
             engine = Engine(
                 learner,
                 stream,
@@ -101,7 +112,8 @@ def run(
             )
             record = engine.run()
         result = _result(config, learner, record, runtime, command) | {"data": stream.digest}
-        folder.finish(result)
+        if processes.leads:
+            folder.finish(result)
         log.event("finished")
     return result
 

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from recollect.share import WHOLE, Share
+
 
 class Moves(NamedTuple):
     """How each image is cropped and whether it is mirrored; one row an image."""
@@ -46,9 +48,15 @@ class Pixels:
         scale, shift = _constants(self, images.device)
         return images.float().mul_(scale).sub_(shift)
 
-    def augmented(self, images: UInt8[Tensor, "b c h w"], rng: torch.Generator) -> Float[Tensor, "b c h w"]:
-        """Normalised after a random crop and a coin-flip mirror, each drawn for each image."""
-        return self.plain(self.moved(images, self.draw(len(images), rng)))
+    def augmented(
+        self, images: UInt8[Tensor, "b c h w"], rng: torch.Generator, share: Share = WHOLE
+    ) -> Float[Tensor, "b c h w"]:
+        """Normalised after a random crop and a coin-flip mirror, each drawn for each image.
+
+        As many images as a `share` has are taken to be a share: the moves are drawn for all.
+        """
+        moves = Moves(*map(share.of, self.draw(share.whole(len(images)), rng)))
+        return self.plain(self.moved(images, moves))
 
     def draw(self, num: int, rng: torch.Generator) -> Moves:
         """A random crop and a coin-flip mirror for each of so many images."""

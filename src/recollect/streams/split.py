@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from recollect.rng import Key
+from recollect.share import WHOLE, Share
 from recollect.streams.pixels import Pixels
 
 
@@ -93,6 +94,8 @@ class Batch:
     key: Key
     known: Mapping[str, Tensor] = field(default_factory=dict)
     """What the phase's frozen functions say of x."""
+    share: Share = WHOLE
+    """Which rows of the step's whole batch these are."""
 
     def rng(self, purpose: str) -> torch.Generator:
         """A generator for one purpose of this step."""
@@ -100,7 +103,7 @@ class Batch:
 
     def augmented(self, images: Tensor, purpose: str) -> Tensor:
         """Stored images (a memory's) shown as the stream's own: a fresh crop and flip each."""
-        return self.pixels.augmented(images, self.rng(purpose))
+        return self.pixels.augmented(images, self.rng(purpose), self.share)
 
     def plain(self, images: Tensor) -> Tensor:
         """Stored images shown without augmentation."""
