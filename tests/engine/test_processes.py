@@ -1,0 +1,281 @@
+"""One run across processes: replicas are the same bits, the batch and the memory are global, one process writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.conftest import make_learner, make_stream
+from torch import Tensor, nn
+from torch.multiprocessing import spawn
+
+from recollect.engine import Engine, Runtime, Training, joined
+from recollect.errors import UserError
+from recollect.memory import Memory
+from recollect.methods import BaselineConfig, Learner, Phase, Schedule, Setup, methods
+from recollect.methods.learner import Update
+from recollect.nets import Network, as_backbone
+from recollect.rng import Key
+from recollect.share import Share
+from recollect.streams import Batch, Stream, TaskInfo
+
+NAMES = sorted(methods())
+MEMORY = 9
+BATCH = 7  # shares of 3 and 4; each task's 24 images end in a batch of 3, too small for two
+TRAINING = Training(epochs=2, learning_rate=1e-2, batch_size=BATCH)
+
+
+def flat_backbone(stream: Stream) -> nn.Module:
+    """Without BatchNorm, so that shares compute what the whole batch does."""
+    with Key(5).initialising():
+        return as_backbone(nn.Sequential(nn.Flatten(), nn.Linear(768, 6)), stream.image_shape)
+
+
+def learn(learner: Learner[Any], runtime: Runtime, stream: Stream) -> dict[str, Tensor]:
+    Engine(learner, stream, TRAINING, runtime, 3).run()
+    return {name: tensor.contiguous().clone() for name, tensor in learner.state_dict().items()}
+
+
+def stream_of_two() -> Stream:
+    return make_stream((2, 2), per_class=14)
+
+
+class Watched:
+    """An update that keeps the gradients that Adam was given."""
+
+    def __init__(self, update: Update, seen: list[list[Tensor]]) -> None:
+        self.update, self.seen, self.gradients = update, seen, update.gradients
+
+    def __call__(self, loss: Tensor, edit: Callable[[list[Tensor]], None] | None = None) -> None:
+        def look(gradients: list[Tensor]) -> None:
+            if edit is not None:
+                edit(gradients)
+            self.seen.append([gradient.clone(memory_format=torch.contiguous_format) for gradient in gradients])
+
+        self.update(loss, look)
+
+
+def first_gradients(name: str, runtime: Runtime) -> dict[str, Tensor]:
+    """Of the first step of each phase of the second task, where weights have hardly moved."""
+    stream = stream_of_two()
+    learner = make_learner(name, stream, memory=MEMORY, backbone=flat_backbone(stream), retrospect_learning_rate=1e-6)
+    learner.setup = dataclasses.replace(learner.setup, schedule=Schedule(1, 1e-6))
+    found: dict[str, list[list[Tensor]]] = {}
+    phases = learner.phases
+
+    def watched(task: TaskInfo) -> Iterator[Phase]:
+        for phase in phases(task):
+            seen = found.setdefault(f"{task.index}.{phase.name}", [])
+
+            def step(batch: Batch, update: Update, inner: Any = phase.step, seen: Any = seen) -> None:
+                inner(batch, Watched(update, seen))
+
+            yield dataclasses.replace(phase, step=step)
+
+    learner.phases = watched  # type: ignore[method-assign]
+    learn(learner, runtime, stream)
+    last = str(len(stream.tasks) - 1)
+    return {f"{k}.{i}": g for k, seen in found.items() if k.startswith(last) for i, g in enumerate(seen[0])}
+
+
+class Selfish(Learner[BaselineConfig]):
+    """Moves a tensor by its own share of the batch."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.register_buffer("brightness", torch.zeros(()))
+
+    def phases(self, task: TaskInfo) -> Iterator[Phase]:
+        yield self.classifier_phase(task, self.step, "seen")
+
+    def step(self, batch: Batch, update: Update) -> None:
+        self.get_buffer("brightness").add_(batch.x.mean())
+        update(self.network.cross_entropy(self.network(batch.x), batch.y, "seen"))
+
+
+def work(rank: int, size: int, port: int, folder: Path) -> None:
+    """What each process does; all it found goes to files of its own."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    stream = stream_of_two()
+    with joined() as processes:
+        runtime = Runtime.choose("cpu", processes=processes)
+        for name in NAMES if size == 2 else ["er", "rfe-b"]:
+            state = learn(make_learner(name, stream, epochs=2, memory=MEMORY), runtime, stream)
+            save_file(state, folder / f"{name}.{rank}.safetensors")
+            if size == 2:
+                save_file(first_gradients(name, runtime), folder / f"{name}.gradient.{rank}.safetensors")
+        network = Network(flat_backbone(stream), Key(0))
+        selfish = Selfish(network, BaselineConfig(), Setup(stream.image_shape, Schedule(1, 1e-2), Key(0)))
+        try:
+            learn(selfish, runtime, stream)
+        except UserError as error:
+            (folder / f"selfish.{rank}.txt").write_text(str(error))
+
+
+def started(size: int, folder: Path) -> Path:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    spawn(work, (size, port, folder), nprocs=size)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return started(2, tmp_path_factory.mktemp("two"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replicas_are_the_same_bits_and_share_one_memory(name: str, two: Path) -> None:
+    first, second = (load_file(two / f"{name}.{rank}.safetensors") for rank in range(2))
+    assert first.keys() == second.keys()
+    assert [key for key in first if not torch.equal(first[key], second[key])] == []
+    alone = learn(make_learner(name, stream_of_two(), epochs=2, memory=MEMORY), Runtime.choose("cpu"), stream_of_two())
+    counts = [key for key in first if key.endswith("memory._extra_state")]
+    for key in counts:
+        size, num_offered = first[key].tolist()
+        assert 0 < size <= MEMORY
+        assert (size, num_offered) == tuple(alone[key].tolist())
+        images = key.replace("_extra_state", "images")
+        assert torch.equal(first[images], alone[images])  # the very samples that one process keeps
+    assert bool(counts) == any(isinstance(part, Memory) for part in make_learner(name, stream_of_two()).modules())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_batchnorm_the_gradient_is_that_of_the_whole_batch(name: str, two: Path) -> None:
+    found = load_file(two / f"{name}.gradient.0.safetensors")
+    whole = first_gradients(name, Runtime.choose("cpu"))
+    assert found.keys() == whole.keys()
+    assert any(bool(gradient.abs().max() > 1e-6) for gradient in whole.values())
+    for key, gradient in whole.items():
+        assert torch.allclose(found[key], gradient, rtol=1e-4, atol=1e-4 * float(gradient.abs().max()) + 1e-7), key
+
+
+def test_three_processes_agree_too(tmp_path: Path) -> None:
+    started(3, tmp_path)
+    for name in ("er", "rfe-b"):
+        first, *others = (load_file(tmp_path / f"{name}.{rank}.safetensors") for rank in range(3))
+        assert all(torch.equal(first[key], other[key]) for other in others for key in first)
+
+
+def test_a_method_whose_replicas_part_is_refused(two: Path) -> None:
+    for rank in range(2):
+        text = (two / f"selfish.{rank}.txt").read_text()
+        assert "copies of Selfish differ after task 1 · fit, in brightness" in text
+        assert "run it in one process" in text
+
+
+def test_shares_cover_a_draw_or_each_takes_it_whole() -> None:
+    shares = [Share(0, 3, 7, 3 / 7), Share(3, 7, 7, 4 / 7)]
+    for num in (7, 14, 0):
+        parts = [share.of(torch.arange(num)) for share in shares]
+        assert sum(share.whole(len(part)) == num for share, part in zip(shares, parts, strict=True)) == 2
+        together = torch.stack([torch.cat(parts).sort().values]) if num else torch.zeros(1, 0)
+        assert together[0].tolist() == list(range(num))
+    values = torch.randn(5)  # a memory that holds fewer than the batch
+    assert all(torch.equal(share.of(values), values) for share in shares)
+    weighted = sum(share.weight * share.of(values).mean() for share in shares)
+    assert float(weighted) == pytest.approx(float(values.mean()))
+
+
+def command(out: Path, *words: str, method: str = "er", size: int = 2) -> list[str]:
+    launch = (
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)] if size > 1 else [sys.executable]
+    )
+    words = ("--tasks", "2", "--train-per-class", "60", "--threads", "1", "--out", str(out), *words)
+    return [*launch, "-m", "recollect", "run", "--stream", "split-digits", "--method", method, *words]
+
+
+def call(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.run(command(*words, **options), capture_output=True, text=True, env=environment)
+
+
+def events(out: Path) -> list[str]:
+    return [json.loads(line)["event"] for line in (out / "events.jsonl").read_text().splitlines()]
+
+
+def result(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "result.json").read_text())
+    return found
+
+
+def test_a_run_is_written_once_and_as_good_as_one_process_makes_it(tmp_path: Path) -> None:
+    settings = ("--set", "epochs=15", "memory=40")
+    done = call(tmp_path / "two", *settings)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("task 2 learned") == done.stdout.count("The run is in") == 1
+    found = events(tmp_path / "two")
+    assert (found.count("started"), found.count("finished"), found.count("task")) == (1, 1, 2)
+    assert found.count("epoch") == 30
+    two = result(tmp_path / "two")
+    assert two["environment"]["processes"] == 2
+    assert two["memory"]["samples"] == 40
+    assert call(tmp_path / "one", *settings, size=1).returncode == 0
+    one = result(tmp_path / "one")
+    assert one["environment"]["processes"] == 1
+    assert one["til"]["average"] > 80
+    assert two["til"]["average"] == pytest.approx(one["til"]["average"], abs=8)
+    again = call(tmp_path / "two", *settings)
+    assert again.returncode == 0
+    assert again.stdout.count("The run is in") == 1
+    assert events(tmp_path / "two") == found
+
+
+def test_stopped_by_a_signal_the_same_command_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    words = ("--checkpoint-every", "0", "--set", "epochs=6", "retrospect_epochs=6", "backbone.width=4")
+    begun = subprocess.Popen(
+        command(tmp_path / "cut", *words, method="rfe-b"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not any((tmp_path / "cut" / "checkpoint").glob("task-000.phase-1*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    begun.send_signal(signal.SIGINT)
+    _, errors = begun.communicate(timeout=60)
+    assert begun.returncode != 0
+    assert errors.count("finishing the step and saving; once more to stop at once") == 1
+    assert errors.count("recollect: saved; the same command goes on from here") == 1
+    assert not (tmp_path / "cut" / "result.json").exists()
+    again = call(tmp_path / "cut", *words, method="rfe-b")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("goes on after task 0") == 1
+    assert call(tmp_path / "whole", *words, method="rfe-b").returncode == 0
+    cut, whole = (
+        load_file(tmp_path / name / "checkpoint" / "task-002" / "state.safetensors") for name in ("cut", "whole")
+    )
+    assert all(torch.equal(cut[key], whole[key]) for key in whole)
+    assert result(tmp_path / "cut")["til"] == result(tmp_path / "whole")["til"]
+
+
+def test_what_is_refused_is_said_once_and_ends_every_process_with_code_2(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "letter.txt").write_text("mine")
+    for out, words, message in (
+        (tmp_path / "taken", (), "is no run folder"),
+        (tmp_path / "new", ("--set", "batch_size=3"), "batch_size=3 cannot be shared by 2 processes"),
+        (tmp_path / "new", ("--set", "colour=3"), "no option is called 'colour'"),
+    ):
+        done = call(out, *words)
+        assert done.returncode != 0
+        assert done.stderr.count(message) == 1, done.stderr
+        codes = re.findall(r"exitcode\s*: (-?\d+)", done.stderr)
+        assert "2" in codes
+        assert set(codes) <= {"2", "-15"}  # torchrun may end the second before it ends itself
+        assert "Traceback" not in done.stderr.split("torch/distributed", 1)[0]
