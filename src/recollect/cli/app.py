@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from cyclopts import CycloptsError, Parameter
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from recollect.runs import RunConfig
+
+LET_THE_FIRST_SPEAK_SECONDS = 5.0  # torchrun ends all processes once one has ended
 
 
 @app.command
@@ -250,17 +253,23 @@ def main() -> None:
     except CycloptsError:
         sys.exit(2)
     except UserError as error:
-        say(error, always=isinstance(error, OneProcessError))
-        sys.exit(2)
+        refuse(error, always=isinstance(error, OneProcessError))
     except OSError as error:
-        say(f"{error}; check the path, its permissions and the space left")
-        sys.exit(2)
+        refuse(f"{error}; check the path, its permissions and the space left")
     except KeyboardInterrupt:
         say("interrupted; the same command goes on from the last checkpoint")
         sys.exit(130)
     except StoppedError as stopped:
         say("saved; the same command goes on from here")
         sys.exit(128 + stopped.number)
+
+
+def refuse(message: object, *, always: bool = False) -> NoReturn:
+    """Say why, and end with exit code 2."""
+    say(message, always=always)
+    if launched().rank:
+        time.sleep(LET_THE_FIRST_SPEAK_SECONDS)
+    sys.exit(2)
 
 
 def say(message: object, *, always: bool = False) -> None:

@@ -73,7 +73,6 @@ class Engine:
     def run(self) -> Record:
         """Learn all tasks, going on after the last checkpoint where there is one."""
         lessons = [self.stream.tasks] if self.learner.together else [(task,) for task in self.stream.tasks]
-        self.runtime.processes.check(self.training.batch_size)
         self.runtime.place(self.learner)
         with self.runtime.processes.in_turn():
             done, under_way = self._resume(lessons)

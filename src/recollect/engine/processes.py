@@ -149,9 +149,11 @@ def joined() -> Iterator[Processes]:
     if begins:
         accelerated = torch.cuda.is_available() and dist.is_nccl_available()
         dist.init_process_group("cpu:gloo,cuda:nccl" if accelerated else "gloo", timeout=PATIENCE)
-    yield Processes(*launch)
-    if begins:  # after an error the others may be gone, and leaving would wait for them
-        dist.destroy_process_group()
+    try:
+        yield Processes(*launch)
+    finally:
+        if begins:
+            dist.destroy_process_group()
 
 
 @contextmanager

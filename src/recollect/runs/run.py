@@ -83,6 +83,7 @@ def run(
             folder.check_data(stream.describe())
             if finished is not None:
                 return finished
+            processes.check(config.training.batch_size)
             learner = build_learner(config, stream, backbone)
             if processes.leads:
                 folder.path.mkdir(parents=True, exist_ok=True)
