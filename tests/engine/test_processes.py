@@ -271,6 +271,7 @@ def test_what_is_refused_is_said_once_and_ends_every_process_with_code_2(tmp_pat
         (tmp_path / "taken", (), "is no run folder"),
         (tmp_path / "new", ("--set", "batch_size=3"), "batch_size=3 cannot be shared by 2 processes"),
         (tmp_path / "new", ("--set", "colour=3"), "no option is called 'colour'"),
+        (tmp_path / "bad", ("--set", "learning_rate=1e30"), "Lower learning_rate"),
     ):
         done = call(out, *words)
         assert done.returncode != 0

@@ -130,7 +130,7 @@ class Fit:
                 self.phase.step(batch, self.update)
             observer.advance(len(positions))
             after_step(len(positions))
-            if perf_counter() - reported > REPORT_EVERY_SECONDS:
+            if perf_counter() - reported > REPORT_EVERY_SECONDS and self.runtime.processes.leads:
                 observer.report(self.update.mean_loss())
                 reported = perf_counter()
         return self.update.mean_loss()

@@ -163,8 +163,7 @@ def _together() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise UserError(
-            f"another process of this run has ended ({str(error).splitlines()[0]}); "
-            "the same command goes on from the last checkpoint"
+            "another process of this run has ended; the same command goes on from the last checkpoint"
         ) from error
 
 
