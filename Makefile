@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 $(TESTS_READY): $(READY)
-	$(INSTALL) -e ".[dev,hub,ray,optuna,tensorboard,mlflow]"
+	$(INSTALL) -e ".[dev,hub,ray,optuna,tensorboard,mlflow,onnx]"
 	touch $@
 
 clean:

@@ -30,6 +30,7 @@ CIFAR = ["--stream", "split-cifar100", "--train-per-class", "100"]
 WITH_DATA = ("er", "agem", "derpp", "er-ace", "er-mkd", "tamil", "cls-er")
 RFE_WITH_DATA = ("rfe-p", "rfe-b")
 RFE_FORMS = ("rfe", *RFE_WITH_DATA, "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux")
+SHARED = ("finetune", "er", "rfe", "rfe-b")  # learned by two processes too
 WITHOUT_DATA = ("lwf", "ewc", "si", "expansion")
 WEIGHTS = {
     "lwf": ("distill", ("0.3", "1", "3", "10")),
@@ -80,11 +81,18 @@ def digit_runs() -> dict[str, list[str]]:
             for seed in SEEDS for name in names}  # fmt: skip
 
 
+def process_runs() -> dict[str, list[str]]:
+    """split-digits learned by two processes, to stand beside one."""
+    return {f"{name}-{seed}": ["--stream", "split-digits", "--method", name, "--seed", str(seed)]
+            for seed in SEEDS for name in SHARED}  # fmt: skip
+
+
 GROUPS = {
     "real-data-check": first_runs,
     "methods-check": method_runs,
     "weights-check": weight_runs,
     "digits-check": digit_runs,
+    "processes-check": process_runs,
 }
 
 
@@ -101,7 +109,8 @@ def run_all(data_root: str | None) -> None:
         if data_root and "split-digits" not in words:
             command[1:1] = ["--data-root", data_root]
         print(shlex.join(["recollect", *command]), flush=True)
-        subprocess.run([sys.executable, "-m", "recollect", *command], check=True, stdout=subprocess.DEVNULL)
+        several = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if group == "processes-check" else []
+        subprocess.run([sys.executable, *several, "-m", "recollect", *command], check=True, stdout=subprocess.DEVNULL)
         shutil.copyfile(out / "result.json", raw)
 
     todo = [(group, name, words) for group, runs in GROUPS.items() for name, words in runs().items()]
@@ -117,9 +126,9 @@ def load(group: str) -> dict[str, Result]:
 
 def page() -> str:
     """The whole of docs/results.md."""
-    first, methods, weights, digits = (load(group) for group in GROUPS)
+    first, methods, weights, digits, shared = (load(group) for group in GROUPS)
     parts = [_head(first), _comparison(first), _chain(first), _statistics(first), _methods(methods), _weights(weights),
-             _digits(digits), _commands(first | {f"{k} (all methods)": v for k, v in methods.items()} | weights)]  # fmt: skip
+             _digits(digits), _processes(digits, shared), _commands(first | {f"{k} (all methods)": v for k, v in methods.items()} | weights)]  # fmt: skip
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -301,6 +310,33 @@ The bundled digits as the demo learns them (`recollect run --stream split-digits
 every form, above finetune in TIL on every seed: {_verdict(above)}.
 
 {_table(["method", "TIL", "TIL forgetting", "CIL", "images kept"], rows)}"""
+
+
+def _processes(alone: Mapping[str, Result], shared: Mapping[str, Result]) -> str:
+    """One process beside two."""
+    names = [name for name in SHARED if all(f"{name}-{seed}" in shared for seed in SEEDS)]
+    if not names:
+        return ""
+    rows, told = [], []
+    for name in names:
+        cells = []
+        for key in ("til", "cil"):
+            one, two = (
+                [group[f"{name}-{seed}"][key]["average_accuracy"] for seed in SEEDS] for group in (alone, shared)
+            )
+            cells += [_spread(one), _spread(two), ", ".join(f"{b - a:+.1f}" for a, b in zip(one, two, strict=True))]
+            gap = fmean(two) - fmean(one)
+            within = abs(gap) <= 2 * max(stdev(one), stdev(two))
+            told.append(f"{name} {key.upper()} {gap:+.1f}{'' if within else ' (**outside**)'}")
+        rows.append([f"`{name}`", *cells])
+    head = ["method", "TIL, one", "two", "seed by seed", "CIL, one", "two", "seed by seed"]
+    return f"""### One process beside two
+
+split-digits, seeds 0, 1, 2, learned by one process (above) and by two (`torchrun --nproc-per-node 2 -m recollect run …`, commit
+`{next(iter(shared.values()))["commit"][:10]}`), mean ± standard deviation. Differences of the means, marked where they exceed two standard
+deviations over seeds: {"; ".join(told)}.
+
+{_table(head, rows)}"""
 
 
 def _commands(results: Mapping[str, Result]) -> str:

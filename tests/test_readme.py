@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from recollect.methods import methods
 from recollect.runs import parse, resolve
 
@@ -25,6 +27,14 @@ def test_the_example_runs_and_is_short() -> None:
     assert scope["old_logits"].shape == (32, 2)  # type: ignore[attr-defined]
     loop = code[code.index("backbone =") :]
     assert len([line for line in loop.splitlines() if line.strip()]) <= 15
+
+
+def test_the_example_of_models_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks((ROOT / "docs" / "models.md").read_text(encoding="utf-8"), "python")
+    scope: dict[str, object] = {}
+    exec(compile(code, "models.md", "exec"), scope)
+    assert scope["model"].classes_ == ["cat", "dog", "cow", "hen"]  # type: ignore[attr-defined]
 
 
 def test_the_run_commands_resolve() -> None:

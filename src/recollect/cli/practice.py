@@ -166,6 +166,24 @@ def check(
 
 
 @app.command
+def export(model: Path, file: Path) -> None:
+    """Write a model as one ONNX file: backbone, chain and heads, from pixels to probabilities. Needs recollect[onnx].
+
+    Parameters
+    ----------
+    model
+        The model folder.
+    file
+        The file to write, such as model.onnx.
+    """
+    from recollect.deploy import ContinualClassifier
+    from recollect.deploy.export import export as write
+
+    write(ContinualClassifier.load(model), file)
+    print(f"{file} takes bytes [n, 3, size, size] and gives probabilities; its metadata says the classes and the rest.")
+
+
+@app.command
 def rollback(model: Path, *, to: str) -> None:
     """Go back to the model as it was when a task had been learned.
 

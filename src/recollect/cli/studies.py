@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -72,6 +73,8 @@ def sweep(
     show
         Print the preset, to be copied and edited, and do nothing.
     """
+    # Read when torch loads: idle threads sleep instead of spinning, so that runs slow each other less.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from rich.console import Console
 
     from recollect.cli.sweeping import Cluster, do_sweep, print_plan

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from recollect.precision import at_least_single
 
 Identity = Literal["average", "class-means"]
+EXACTLY = "donot_use_mm_for_euclid_dist"  # by differences; through products small distances lose their digits
 IDENTITIES: tuple[Identity, ...] = ("average", "class-means")
 
 
@@ -49,14 +50,21 @@ class ClassMeans(nn.Module):
         scale = (features - means[labels]).square().sum(1).mean()
         self.get_buffer(f"scale_{task}").copy_(scale)
 
-    def forward(self, features: Sequence[Float[Tensor, "b d"]]) -> Float[Tensor, "b units"]:
-        """Probabilities of every class from the estimated feature of each task."""
-        scales = torch.stack([self.get_buffer(f"scale_{task}") for task in range(len(features))])
+    def scales(self, num_tasks: int) -> Float[Tensor, " tasks"]:
+        """σ_t² of each task; one with one image a class has none and takes the others', or 1 where none has any."""
+        scales = torch.stack([self.get_buffer(f"scale_{task}") for task in range(num_tasks)])
         usual = scales.sum() / (scales > 0).sum().clamp(min=1)
-        # A task with one image a class has no spread to measure by; it takes the others', or 1 where none has any.
-        scales = torch.where(scales > 0, scales, torch.where(usual > 0, usual, torch.ones_like(usual)))
-        closeness = [
-            -torch.cdist(f, self.get_buffer(f"means_{task}")).square() / scales[task]
+        return torch.where(scales > 0, scales, torch.where(usual > 0, usual, torch.ones_like(usual)))
+
+    def closeness(self, features: Sequence[Float[Tensor, "b d"]]) -> Float[Tensor, "b units"]:
+        """-||f̂_t - μ_c||² / σ_t² of every class from the estimated feature of each task, before the softmax."""
+        scales = self.scales(len(features))
+        found = [
+            -torch.cdist(f, self.get_buffer(f"means_{task}"), compute_mode=EXACTLY).square() / scales[task]
             for task, f in enumerate(map(at_least_single, features))
         ]
-        return torch.cat(closeness, dim=1).softmax(dim=1)
+        return torch.cat(found, dim=1)
+
+    def forward(self, features: Sequence[Float[Tensor, "b d"]]) -> Float[Tensor, "b units"]:
+        """Probabilities of every class."""
+        return self.closeness(features).softmax(dim=1)

@@ -89,6 +89,11 @@ class ContinualClassifier:
     def settings(self) -> Settings:
         return self._settings
 
+    @property
+    def module(self) -> nn.Module | None:
+        """The backbone of one's own, if it has one."""
+        return self._module
+
     def learn(
         self,
         data: Any,

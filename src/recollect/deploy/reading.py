@@ -96,7 +96,7 @@ class Reader:
             with self.runtime.autocast():
                 scores = self._read(x)
             within.append(to_host(torch.cat([part.log_softmax(1) for part in scores.til.split(sizes, 1)], 1)))
-            across.append(to_host(scores.cil.clamp(min=torch.finfo(scores.cil.dtype).tiny).log()))
+            across.append(to_host(scores.cil.log_softmax(1)))
         if not within:
             return Outputs(torch.zeros(0, sum(sizes)), torch.zeros(0, sum(sizes)))
         return Outputs(torch.cat(within), torch.cat(across))
@@ -123,14 +123,14 @@ class Reader:
     def distances(self, images: Tensor) -> Tensor:
         """Squared distance to the nearest class mean of any task, each over its task's usual: [n]."""
         means: Any = self.learner.means
-        nearest = []
+        scales, nearest = means.scales(len(self.model.tasks)), []
         for x in self.batches(images):
             with self.runtime.autocast():
                 _, estimates = self.learner.features(x)
             each = []
             for t, f in enumerate(estimates):
-                mean, usual = means.get_buffer(f"means_{t}"), means.get_buffer(f"scale_{t}").clamp(min=1e-12)
-                each.append(torch.cdist(f.float(), mean).square().amin(1) / usual)
+                mean = means.get_buffer(f"means_{t}")
+                each.append(torch.cdist(f.float(), mean).square().amin(1) / scales[t])
             nearest.append(to_host(torch.stack(each).amin(0)))
         return torch.cat(nearest) if nearest else torch.zeros(0)
 

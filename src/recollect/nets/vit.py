@@ -90,7 +90,7 @@ class Trunk(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         patches = self.patch_embed(x)
-        z = torch.cat([self.cls_token.expand(len(x), -1, -1), patches], dim=1) + self.pos_embed
+        z = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), patches], dim=1) + self.pos_embed
         return self.norm(self.blocks(z))[:, 0]  # type: ignore[no-any-return]
 
 

@@ -1,0 +1,122 @@
+"""A model as one ONNX file: pixels in, probabilities out. onnxruntime and numpy are enough to run it.
+
+Input `pixels`: bytes [n, 3, size, size], as `predict` reads images. Outputs: `probabilities` [n, classes] over all
+classes, and `within` [n, units], each task's own probabilities side by side. The file's metadata says which class and
+task each column is, and how images become pixels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recollect.core.auxiliary import POOLED_SIZE
+from recollect.deploy.classifier import ContinualClassifier
+from recollect.errors import UserError
+
+PREPROCESSING = (
+    "upright by EXIF orientation, converted to RGB, the middle square cut out and resized with bilinear "
+    "interpolation (Pillow's ImageOps.fit), as bytes [3, size, size]"
+)
+
+
+class Graph(nn.Module):
+    """The whole way from pixels to calibrated probabilities, in operations that ONNX has."""
+
+    scale: Tensor
+    shift: Tensor
+    owner: Tensor
+    scales: Tensor
+
+    def __init__(self, classifier: ContinualClassifier) -> None:
+        super().__init__()
+        reader, model = classifier.reader, classifier.model
+        self.learner = reader.learner
+        mean, std = (torch.tensor(each)[:, None, None] for each in (model.mean, model.std))
+        self.register_buffer("scale", 1 / (255 * std))
+        self.register_buffer("shift", mean / std)
+        classes = classifier.classes_
+        units = [name for task in model.tasks for name in task.classes]
+        owner = torch.zeros(len(units), len(classes))
+        owner[torch.arange(len(units)), torch.tensor([classes.index(name) for name in units])] = 1.0
+        self.register_buffer("owner", owner)
+        means: Any = self.learner.means
+        self.register_buffer("scales", means.scales(len(model.tasks)))
+        self.temperature = model.temperature
+        self.temperatures = [task.temperature for task in model.tasks]
+        size = model.settings.image_size
+        for module in self.learner.modules():
+            for name, child in module.named_children():
+                if isinstance(child, nn.AdaptiveMaxPool2d) and size % POOLED_SIZE:
+                    setattr(module, name, StaticPool(size))
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        x = pixels.float() * self.scale - self.shift
+        learner: Any = self.learner
+        f = learner.network.backbone(x)
+        estimates = learner.rfe.rewind(x, f)
+        logits = [head(estimate) for head, estimate in zip(learner.network.heads, estimates, strict=True)]
+        within = [each.log_softmax(1) / t for each, t in zip(logits, self.temperatures, strict=True)]
+        closeness = []
+        for task, estimate in enumerate(estimates):
+            means = learner.means.get_buffer(f"means_{task}")
+            closeness.append(-(estimate[:, None] - means).square().sum(2) / self.scales[task])
+        across = (torch.cat(closeness, 1).log_softmax(1) / self.temperature).softmax(1)
+        return across @ self.owner, torch.cat([each.softmax(1) for each in within], 1)
+
+
+class StaticPool(nn.Module):
+    """Adaptive max-pooling of squares of one size, bin by bin."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.bins = [(i * size // POOLED_SIZE, -(-(i + 1) * size // POOLED_SIZE)) for i in range(POOLED_SIZE)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([x[:, :, low:high].amax(2, keepdim=True) for low, high in self.bins], 2)
+        return torch.cat([x[:, :, :, low:high].amax(3, keepdim=True) for low, high in self.bins], 3)
+
+
+def export(classifier: ContinualClassifier, path: Path) -> None:
+    """Write the file, whole or not at all."""
+    try:
+        import onnx
+        import onnxscript  # noqa: F401  (torch.onnx needs it)
+    except ImportError as error:
+        raise UserError("recollect export needs ONNX: pip install 'recollect[onnx]'") from error
+    size = classifier.settings.image_size
+    graph = Graph(ContinualClassifier.of(classifier.model, backbone=classifier.module, device="cpu")).eval()
+    example = torch.randint(0, 256, (2, 3, size, size), dtype=torch.uint8)
+    program = torch.onnx.export(
+        graph,
+        (example,),
+        dynamo=True,
+        verbose=False,
+        input_names=["pixels"],
+        output_names=["probabilities", "within"],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+    )
+    assert program is not None
+    model = program.model_proto
+    for key, value in _metadata(classifier).items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+    onnx.checker.check_model(model)
+    aside = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
+    aside.write_bytes(model.SerializeToString())
+    os.replace(aside, path)
+
+
+def _metadata(classifier: ContinualClassifier) -> dict[str, str]:
+    tasks = [{"name": task.name, "classes": list(task.classes)} for task in classifier.tasks_]
+    return {
+        "recollect.classes": json.dumps(classifier.classes_, ensure_ascii=False),
+        "recollect.tasks": json.dumps(tasks, ensure_ascii=False),
+        "recollect.image_size": str(classifier.settings.image_size),
+        "recollect.preprocessing": PREPROCESSING,
+    }
