@@ -24,7 +24,7 @@ CASES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore")  # of the exporter's own parts; and of few images
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of few images
 @pytest.mark.parametrize("case", CASES)
 def test_the_file_gives_what_torch_gives(case: str, tmp_path: Path) -> None:
     from recollect.deploy.export import export

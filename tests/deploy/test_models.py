@@ -76,12 +76,15 @@ def test_it_holds_on_to_old_tasks_and_sums_a_class_that_came_back(learned: Conti
 
 
 def test_one_new_class_a_month_can_be_ranked() -> None:
-    found = classifier()
-    x, y = digits("may")
-    for name in ("0", "1"):
-        found.learn((x[[label == name for label in y]], [name] * y.count(name)), task=f"month {name}")
-    x, y = digits("may", test=True)
-    assert found.score(x, y) > 0.8
+    """Two classes in May, then one more: the new one is told from the old ones, and they from it."""
+    found = classifier().learn(digits("may"), task="may")
+    x, y = digits("june")
+    found.learn((x[[label == "2" for label in y]], ["2"] * y.count("2")), task="june")
+    x, y = digits("june", test=True)
+    new = x[[label == "2" for label in y]]
+    old, names = digits("may", test=True)
+    assert found.score(new, ["2"] * len(new)) > 0.6
+    assert found.score(old, names) > 0.6
 
 
 def bits(model: Any) -> str:
@@ -110,11 +113,15 @@ def test_separate_processes_give_the_same_bits_as_one(learned: ContinualClassifi
     assert cut.tasks_[0].name == "may"
 
 
-def test_features_as_of_a_task_are_near_those_it_gave(learned: ContinualClassifier) -> None:
-    then = classifier().learn(digits("may"), task="may")
+def test_features_as_of_a_task_are_near_those_it_gave() -> None:
+    """Without the drift loss, where the chain carries everything: nearer than today's by far."""
+    model = classifier(alpha=0.0, epochs=15).learn(digits("may"), task="may")
     x, _ = digits("may", test=True)
-    original, now, estimate = then.features(x), learned.features(x), learned.features(x, as_of="may")
-    assert np.square(estimate - original).mean() < 0.5 * np.square(now - original).mean()
+    original = model.features(x)
+    model.learn(digits("june"), task="june")
+    now, estimate = model.features(x), model.features(x, as_of="may")
+    assert np.square(estimate - original).mean() < 0.7 * np.square(now - original).mean()
+    assert (model.features(x, as_of="june") == now).all()
 
 
 def test_probabilities_are_calibrated_by_a_temperature() -> None:

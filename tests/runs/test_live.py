@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from recollect.engine import Observer
 from recollect.errors import UserError
 from recollect.runs import resolve, run
+from recollect.runs.live import Expendable
 
 SMALL = {"stream.tasks": 2, "stream.train_per_class": 10, "epochs": 2, "backbone.width": 2, "retrospect_epochs": 1}
 
@@ -38,3 +40,14 @@ def test_an_unknown_place_is_refused(tmp_path: Path) -> None:
     config = resolve("split-digits", "finetune", 0, {"epochs": 1})
     with pytest.raises(UserError, match="--live is tensorboard or mlflow, got 'wandb'"):
         run(config, tmp_path / "run", device="cpu", live=["wandb"])
+
+
+def test_a_server_that_fails_is_said_and_the_run_goes_on(tmp_path: Path) -> None:
+    class Broken(Observer):
+        def event(self, kind: str, **fields: object) -> None:
+            raise ConnectionError("gone")
+
+    careful = Expendable("mlflow", Broken())
+    with pytest.warns(UserWarning, match=r"mlflow takes no more figures .gone.; the run goes on"):
+        careful.event("epoch")
+    careful.event("epoch")

@@ -49,6 +49,7 @@ class ContinualClassifier:
         epochs: int = 20,
         learning_rate: float = 5e-4,
         batch_size: int = 32,
+        alpha: float = 1.0,
         seed: int = 0,
         flip: bool = True,
         device: str = "auto",
@@ -62,9 +63,17 @@ class ContinualClassifier:
             raise UserError(f"image_size lies between 16 and 1024 pixels, got {image_size}")
         self._device = device
         self._settings = Settings(
-            name, dict(backbone_options), image_size, epochs, learning_rate, batch_size, seed=seed, flip=flip,
+            backbone=name,
+            backbone_options=dict(backbone_options),
+            image_size=image_size,
+            epochs=epochs,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            alpha=alpha,
+            seed=seed,
+            flip=flip,
             precision=Runtime.choose(device, precision).precision,
-        )  # fmt: skip
+        )
         self._model: Model | None = None
         self._reader: Reader | None = None
 

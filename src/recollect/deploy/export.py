@@ -8,7 +8,9 @@ task each column is, and how images become pixels.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +94,17 @@ def export(classifier: ContinualClassifier, path: Path) -> None:
     size = classifier.settings.image_size
     graph = Graph(ContinualClassifier.of(classifier.model, backbone=classifier.module, device="cpu")).eval()
     example = torch.randint(0, 256, (2, 3, size, size), dtype=torch.uint8)
-    program = torch.onnx.export(
-        graph,
-        (example,),
-        dynamo=True,
-        verbose=False,
-        input_names=["pixels"],
-        output_names=["probabilities", "within"],
-        dynamic_shapes=({0: torch.export.Dim("batch")},),
-    )
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that nothing here needs
+    with warnings.catch_warnings(action="ignore"):  # of torch's own parts about each other
+        program = torch.onnx.export(
+            graph,
+            (example,),
+            dynamo=True,
+            verbose=False,
+            input_names=["pixels"],
+            output_names=["probabilities", "within"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+        )
     assert program is not None
     model = program.model_proto
     for key, value in _metadata(classifier).items():

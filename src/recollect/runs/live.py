@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,30 @@ class MLflow(Observer):
             self._client.set_terminated(self._run)
 
 
+class Expendable(Observer):
+    """Tells another of events until that fails once, which is said; a run does not end for it."""
+
+    def __init__(self, name: str, other: Observer) -> None:
+        self._name, self._other = name, other
+        self._works = True
+
+    def event(self, kind: str, **fields: Any) -> None:
+        if not self._works:
+            return
+        try:
+            self._other.event(kind, **fields)
+        except Exception as error:  # of a server or library that is not ours
+            self._works = False
+            warnings.warn(f"{self._name} takes no more figures ({error}); the run goes on without it", stacklevel=2)
+
+
 def live_observers(names: list[str], folder: Path, config: RunConfig) -> list[Observer]:
     """Those asked for."""
     unknown = [name for name in names if name not in LIVE]
     if unknown:
         raise UserError(f"--live is {' or '.join(LIVE)}, got {unknown[0]!r}")
-    return [TensorBoard(folder) if name == "tensorboard" else MLflow(folder, config) for name in names]
+    made = {name: TensorBoard(folder) if name == "tensorboard" else MLflow(folder, config) for name in names}
+    return [Expendable(name, observer) for name, observer in made.items()]
 
 
 def _figures(kind: str, fields: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
