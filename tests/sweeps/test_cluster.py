@@ -38,8 +38,9 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path) -> No
 
     def kill_one() -> None:
         while not killed:
-            for lock in out.rglob("lock"):
-                if events(lock.parent, "epoch") and not (lock.parent / "result.json").exists():
+            for log in out.rglob("events.jsonl"):
+                lock = log.with_name("lock")
+                if events(log.parent, "epoch") and not log.with_name("result.json").exists():
                     killed.append(int(lock.read_text()))
                     os.kill(killed[0], signal.SIGKILL)
                     return
