@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
+from recollect.engine.checkpoint import sync
 from recollect.errors import UserError
 from recollect.runs import read_json, write_json
 
@@ -98,9 +99,9 @@ def save_version(folder: Path, model: Model) -> str:
     weights = aside / "weights.safetensors"
     try:
         save_file({key: tensor.contiguous() for key, tensor in model.tensors.items()}, weights)
-        _sync(weights)
+        sync(weights)
         write_json(aside / "model.json", model.to_json() | {"sha256": _hash(weights)})
-        _sync(aside)
+        sync(aside)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise UserError(
@@ -109,7 +110,7 @@ def save_version(folder: Path, model: Model) -> str:
     if (versions / name).exists():  # of a learn that was rolled back
         shutil.rmtree(versions / name)
     os.replace(aside, versions / name)
-    _sync(versions)
+    sync(versions)
     point_to(folder, name)
     for old in sorted(path for path in versions.iterdir() if path.name != name)[: -(KEPT - 1)]:
         shutil.rmtree(old)
@@ -125,7 +126,7 @@ def note_checks(folder: Path, version: str, checks: dict[str, dict[str, float]])
 def point_to(folder: Path, name: str) -> None:
     """Make a version the current one."""
     write_json(folder / "model.json", {"format": FORMAT, "current": name})
-    _sync(folder)
+    sync(folder)
 
 
 def current(folder: Path) -> str:
@@ -192,11 +193,3 @@ def _slug(name: str) -> str:
 
 def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

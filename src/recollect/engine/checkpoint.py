@@ -64,20 +64,20 @@ def _save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping
     aside.mkdir()
     weights = aside / "state.safetensors"
     save_file({name: to_host(tensor).contiguous() for name, tensor in tensors.items()}, weights)
-    _sync(weights)
+    sync(weights)
     about = {"format": FORMAT, "run": run, "sha256": _hash(weights), "state": state}
     about["check"] = _check(about)
     text = aside / "state.json"
     text.write_text(json.dumps(about, allow_nan=False), encoding="utf-8")
-    _sync(text)
-    _sync(aside)
+    sync(text)
+    sync(aside)
     final = folder / name
     if (
         final.exists()
     ):  # out of the way, but not gone before its successor is there; a crash leaves a name that sorts before
         os.replace(final, final.with_name(f"{name}{REPLACED}"))
     os.replace(aside, final)
-    _sync(folder)
+    sync(folder)
     for old in (*folder.glob(f"*{REPLACED}"), *ordered(folder)[:-KEPT]):
         shutil.rmtree(old, ignore_errors=True)
     return final
@@ -105,7 +105,7 @@ def keep_only(folder: Path, name: str) -> None:
         if other.name != name:
             shutil.rmtree(other)
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-    _sync(folder)
+    sync(folder)
 
 
 def load_latest(folder: Path, run: str = "") -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -181,7 +181,8 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have what was written to a file or folder reach the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
