@@ -334,6 +334,7 @@ def measure_tiny_imagenet(data_root: str, out: Path) -> dict[str, Any]:
     return {
         "command": "recollect " + " ".join(words[:7]) + " --set epochs=1 retrospect_epochs=4",
         "gigabytes": peak / 2**20,
+        "commit": code_version(),
     }
 
 
@@ -413,7 +414,7 @@ def page(found: Mapping[str, Any]) -> str:
     peak = f"""
 ## Memory
 
-Tiny ImageNet (64x64, the first two of 10 tasks, all images in memory, 100 a class trained on, stage 2 with 4 cached views) learned with RFE at full width peaks at **{tiny["gigabytes"]:.2f} GB** resident (asked: under 4 GB).
+Tiny ImageNet (64x64, the first two of 10 tasks, images mapped from disk, 100 a class trained on, stage 2 with 4 cached views) learned with RFE at full width peaks at **{tiny["gigabytes"]:.2f} GB** resident (asked: under 4 GB; commit `{tiny["commit"][:10]}`).
 The features of stage 2's views take at most `views_megabytes` (1024 by default); as many views are kept as fit, and where not
 one does, stage 2 runs the networks on fresh views at every step and says so.
 """ if tiny else ""  # fmt: skip

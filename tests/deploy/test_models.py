@@ -171,6 +171,7 @@ def test_the_commands_walk_two_months(tmp_path: Path) -> None:
     assert [task["name"] for task in about["tasks"]] == ["may", "june"]
     assert about["tasks"][1]["rectified"] < about["tasks"][1]["drifted"]
     assert about["shift"]["num_images"] > 100
+    assert about["images_kept"] == 0
     checked = recollect("check", model, tmp_path / "test", "--max-forgetting", 20, "--json")
     assert checked.returncode == 0, checked.stderr
     assert [each["against"] for each in json.loads(checked.stdout)] == ["when learned"] * 2
@@ -202,7 +203,7 @@ def test_a_learn_is_a_transaction(tmp_path: Path) -> None:
     with subprocess.Popen(
         command(model, june, "june", "--checkpoint-every", "0"), stdout=subprocess.DEVNULL
     ) as process:
-        while process.poll() is None and len(list((model / "work").glob("task-001.phase*"))) < 2:
+        while process.poll() is None and len(list((model / "unfinished").rglob("task-001.phase*"))) < 2:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
@@ -210,7 +211,7 @@ def test_a_learn_is_a_transaction(tmp_path: Path) -> None:
     assert json.loads(recollect("inspect", model, "--json").stdout)["unfinished_learn"]
     done = subprocess.run(command(model, june, "june"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert not (model / "work").exists()
+    assert not (model / "unfinished").exists()
     subprocess.run(command(other, june, "june"), check=True, capture_output=True)
     assert bits(load_model(model)) == bits(load_model(other))
 

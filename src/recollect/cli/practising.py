@@ -13,10 +13,11 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from recollect.audit import take_stock
 from recollect.cli.progress import ProgressBar
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.data import read_images, read_labelled
-from recollect.deploy.folder import current, load_model, point_to, save_version, versions_of
+from recollect.deploy.folder import UNFINISHED, current, load_model, point_to, save_version, versions_of
 from recollect.deploy.report import as_json as check_as_json
 from recollect.deploy.report import check, describe, measure_shift
 from recollect.engine import Runtime
@@ -25,7 +26,6 @@ from recollect.runs.lock import locked
 from recollect.streams.images import SUFFIXES
 from recollect.sweeps.estimate import seconds_an_image
 
-WORK = "work"
 STAGES = 1.4  # of both stages over the first
 
 
@@ -46,7 +46,7 @@ def learn_task(
         raise UserError(
             f"{folder} is made already; {', '.join(made)} cannot be changed: leave it out, or make a new model"
         )
-    if is_new and folder.exists() and any(p.name not in (WORK, "lock", "versions") for p in folder.iterdir()):
+    if is_new and folder.exists() and any(p.name not in (UNFINISHED, "lock", "versions") for p in folder.iterdir()):
         raise UserError(f"{folder} is no model folder; give an empty or new one")
     classifier = (
         ContinualClassifier(device=device, **made) if is_new else ContinualClassifier.load(folder, device=device)
@@ -62,10 +62,10 @@ def learn_task(
         data = read_labelled(images, classifier.settings.image_size, shown)
         _print_estimate(console, classifier, len(data.images), data.count(), device, threads)
         with ProgressBar(console, task) as bar:
-            classifier.learn(data, task, work=folder / WORK, observer=bar, heed_signals=True,
+            classifier.learn(data, task, work=folder / UNFINISHED, observer=bar, heed_signals=True,
                              checkpoint_seconds=checkpoint_seconds)  # fmt: skip
         save_version(folder, classifier.model)
-        shutil.rmtree(folder / WORK, ignore_errors=True)
+        shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     learned = classifier.tasks_[-1]
     right = "" if learned.accuracy is None else f" {learned.accuracy:.1f} % of its validation images are right."
     console.print(
@@ -131,7 +131,8 @@ def print_predictions(console: Console, found: Sequence[Mapping[str, Any]]) -> N
 
 def inspect_model(console: Console, folder: Path, images: Path | None, device: str, *, as_json: bool) -> None:
     """Print what a model is and, with images, how far they lie from it."""
-    about = describe(folder)
+    kept = sum(len(store) for store in take_stock(folder).stores)
+    about = describe(folder) | {"images_kept": kept}
     if images is not None:
         paths = sorted(path for path in images.rglob("*") if path.suffix.lower() in SUFFIXES)
         if not paths:
@@ -152,7 +153,7 @@ def inspect_model(console: Console, folder: Path, images: Path | None, device: s
         console.print(f"{escape(name)} was learned in {', '.join(map(escape, owners))}; its probability is their sum.")
     console.print(
         f"Version {about['version']} of {len(about['versions'])}; {about['values'] / 1e6:.2f} M values, "
-        f"{about['bytes'] / 2**20:.1f} MB. Images kept: [bold]none[/] (recollect audit looks for itself).\n"
+        f"{about['bytes'] / 2**20:.1f} MB. Images kept: [bold]{kept or 'none'}[/].\n"
         "Drift is the RMSE that learning a task moved features by, and what its retrospector leaves of that."
     )
     if about["unfinished_learn"]:

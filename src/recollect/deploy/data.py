@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from recollect.errors import UserError
-from recollect.streams.images import SUFFIXES, decode_image
+from recollect.streams.images import class_pictures, decode_image
 
 Progress = Callable[[Iterable[Path], int], Iterable[Path]]
 
@@ -67,29 +67,8 @@ def read_images(data: Any, size: int) -> Tensor:
     return torch.stack(found) if found else torch.zeros(0, 3, size, size, dtype=torch.uint8)
 
 
-def class_folders(folder: Path) -> dict[str, list[Path]]:
-    """The pictures of each class of a folder, in order."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; give one with a sub-folder of images for each class")
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not names:
-        raise UserError(f"{folder} has no sub-folders; put the images of each class into one of its own")
-    found = {}
-    for name in names:
-        pictures = sorted(
-            path for path in (folder / name).iterdir() if path.is_file() and not path.name.startswith(".")
-        )
-        strays = [path for path in pictures if path.suffix.lower() not in SUFFIXES]
-        if strays:
-            raise UserError(f"{strays[0]} is no image; take it out of the class {name!r}")
-        if not pictures:
-            raise UserError(f"the class folder {folder / name} is empty; add images, or remove it")
-        found[name] = pictures
-    return found
-
-
 def _from_folder(folder: Path, size: int, progress: Progress) -> Labelled:
-    folders = class_folders(folder)
+    folders = class_pictures(folder)
     listed = [(path, name) for name, paths in folders.items() for path in paths]
     paths = progress((path for path, _ in listed), len(listed))
     images = [torch.from_numpy(decode_image(_open(path), str(path), size)) for path in paths]

@@ -26,6 +26,7 @@ from recollect.errors import UserError
 from recollect.runs import read_json, write_json
 
 FORMAT = 1
+UNFINISHED = "unfinished"
 KEPT = 5  # versions; older ones go
 MOST_BYTES = 8 << 30
 
@@ -93,7 +94,7 @@ def save_version(folder: Path, model: Model) -> str:
     name = f"{len(model.tasks):03}-{_slug(model.tasks[-1].name)}"
     versions = folder / "versions"
     versions.mkdir(parents=True, exist_ok=True)
-    aside = versions / "unfinished"
+    aside = versions / UNFINISHED
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     weights = aside / "weights.safetensors"

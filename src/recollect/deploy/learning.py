@@ -1,6 +1,6 @@
 """Learning a task from labelled images: the harness's own engine, on a stream whose past is empty.
 
-A learn is a transaction. While it goes on, `work/` holds its checkpoints; the model itself changes at the end, at once.
+A learn is a transaction. While it goes on, `unfinished/` holds its checkpoints; the model changes at the end, at once.
 """
 
 from __future__ import annotations
@@ -65,14 +65,15 @@ def learn(
     stream = Stream("images", (*old, Task(info, train, validation, validation)), pixels_of(before), shape, data.digest)
     learner = build(settings, backbone, settings.patience)
     identity = _identity(before, data, name)
-    if not _is_begun(work, identity):
+    place = work / identity
+    if checkpoint.newest(place) is None:
         shutil.rmtree(work, ignore_errors=True)
         if past:
-            _begin(work, before, identity, backbone)
+            _begin(place, before, identity, backbone)
     training = Training(epochs=settings.epochs, learning_rate=settings.learning_rate, batch_size=settings.batch_size)
     with listening() if heed_signals else nullcontext(StopRequest()) as stop:
         engine = Engine(
-            learner, stream, training, runtime, settings.seed, observer=observer, checkpoints=work,
+            learner, stream, training, runtime, settings.seed, observer=observer, checkpoints=place,
             checkpoint_seconds=checkpoint_seconds, run=identity, stop=stop,
         )  # fmt: skip
         record = engine.run()
@@ -123,19 +124,14 @@ def _identity(before: Model, data: Labelled, name: str) -> str:
     return found.hexdigest()[:32]
 
 
-def _is_begun(work: Path, identity: str) -> bool:
-    found = checkpoint.newest(work)
-    return found is not None and checkpoint.load_one(found).run == identity
-
-
-def _begin(work: Path, before: Model, identity: str, backbone: nn.Module | None) -> None:
+def _begin(place: Path, before: Model, identity: str, backbone: nn.Module | None) -> None:
     """A checkpoint as the engine would have left it after the tasks learned so far."""
     fresh = build(before.settings, deepcopy(backbone))
     for info in infos(before):
         fresh.begin_task(info)
     tensors = {f"learner.{name}": tensor for name, tensor in whole(fresh, before.tensors).items()}
     state = {"position": {"lessons": len(before.tasks)}, "record": vars(Record())}
-    checkpoint.save(work, f"task-{len(before.tasks):03}", tensors, state, identity)
+    checkpoint.save(place, f"task-{len(before.tasks):03}", tensors, state, identity)
 
 
 @torch.inference_mode()

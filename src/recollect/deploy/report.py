@@ -10,7 +10,7 @@ from typing import Any
 
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.data import Labelled, read_labelled
-from recollect.deploy.folder import current, load_model, note_checks, versions_of
+from recollect.deploy.folder import UNFINISHED, current, load_model, note_checks, versions_of
 from recollect.errors import UserError
 
 
@@ -27,8 +27,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "classes": _owners(folder),
         "bytes": sum(path.stat().st_size for path in place.iterdir()),
         "values": sum(tensor.numel() for tensor in model.tensors.values()),
-        "images_kept": 0,
-        "unfinished_learn": (folder / "work").exists(),
+        "unfinished_learn": (folder / UNFINISHED).exists(),
     }
 
 

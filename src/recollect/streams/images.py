@@ -68,15 +68,11 @@ def _decode(root: Path, size: int) -> Decoded:
     if not separate and (root / "train").is_dir() and not _is_class(root / "train"):
         raise UserError(f"{root} has a folder train/ but no test/; add one, or give {root / 'train'} as --data-root")
     train_root = root / "train" if separate else root
-    names = tuple(p.name for p in _entries(train_root) if p.is_dir())
-    if not names:
-        raise UserError(f"{train_root} has no sub-folders; put the images of each class in a folder of its own")
-    strays = [p for p in _entries(train_root) if p.is_file()]
-    if strays:
-        raise UserError(f"{strays[0]} lies beside the class folders; move it into a class, or take it out")
+    folders = class_pictures(train_root)
+    names = tuple(folders)
     pictures: dict[str, list[tuple[Path, int]]] = {"train": [], "test": []}
     for label, name in enumerate(names):
-        found = _pictures(train_root / name)
+        found = folders[name]
         if separate:
             pictures["train"] += [(p, label) for p in found]
             pictures["test"] += [(p, label) for p in _pictures(root / "test" / name)]
@@ -91,6 +87,19 @@ def _decode(root: Path, size: int) -> Decoded:
         arrays[f"{split}_images"] = np.stack(decoded) if decoded else np.zeros((0, 3, size, size), np.uint8)
         arrays[f"{split}_labels"] = np.array([label for _, label in listed], np.int64)
     return arrays, names
+
+
+def class_pictures(root: Path) -> dict[str, list[Path]]:
+    """The images of each class of a folder with one sub-folder a class, both in order."""
+    if not root.is_dir():
+        raise UserError(f"{root} is no folder; give one with a sub-folder of images for each class")
+    names = [p.name for p in _entries(root) if p.is_dir()]
+    if not names:
+        raise UserError(f"{root} has no sub-folders; put the images of each class in a folder of its own")
+    strays = [p for p in _entries(root) if p.is_file()]
+    if strays:
+        raise UserError(f"{strays[0]} lies beside the class folders; move it into a class, or take it out")
+    return {name: _pictures(root / name) for name in names}
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -202,8 +202,7 @@ class _Process:
     def reason(self) -> str | None:
         """Why it failed, if it did, once it has ended."""
         self._process.join()
-        if self._said is None and not self.has_ended():
-            self.died = True
+        self.has_ended()  # takes the word, if there is one
         if self._said is None:
             self.died = True
             return f"the process ended without a word, exit code {self._process.exitcode}"
