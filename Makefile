@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 TESTS_READY := $(VENV)/.ready-for-tests
 INSTALL := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check bench results clean
 
 setup: $(READY)
 
@@ -18,6 +18,10 @@ test: $(TESTS_READY) check
 # Speed against a bare PyTorch loop: results/bench.json and docs/speed.md. DATA=folder adds Tiny ImageNet's memory.
 bench: $(READY)
 	$(VENV)/bin/python benchmarks/speed.py run $(if $(DATA),--data-root $(DATA))
+
+# README's table and picture, docs/results.md and its pictures, from the raw results under results/.
+results: $(READY)
+	$(VENV)/bin/python benchmarks/results.py
 
 check: $(TESTS_READY)
 	$(VENV)/bin/ruff check -q .

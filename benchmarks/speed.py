@@ -495,7 +495,7 @@ Mixed precision (bf16, the default where the device computes in it natively) bes
     return f"""
 ## What speed costs in accuracy
 
-Split CIFAR-100 at the size of the [real-data check](results.md), test TIL of RFE. After each first stage the second stage was trained
+Split CIFAR-100 at the size of [docs/results.md](results.md), test TIL of RFE. After each first stage the second stage was trained
 once for every number of views from the same start, in a batch order of its own; α = 0 is where the chain carries everything. Mean ±
 standard deviation of {len(cells(0, "0"))} seeds at α = 0 and {len(cells(1, "0"))} at α = 1, and each seed's difference from fresh views. Made by `python benchmarks/views.py run --data-root DATA`,
 commit `{bf16[0]["commit"][:10]}`.

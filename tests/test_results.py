@@ -1,4 +1,4 @@
-"""The committed results page is what the committed raw results give."""
+"""The committed pages and pictures are what the committed raw results give."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from recollect.runs import find_results
+from recollect.sweeps.preset import load_preset
+
 ROOT = Path(__file__).parents[1]
+CPU = ROOT / "results" / "cpu"
 
 
 def load(name: str) -> Any:
@@ -19,16 +25,58 @@ def load(name: str) -> Any:
     return module
 
 
-def test_the_results_page_equals_what_the_raw_files_give() -> None:
-    check = load("real_data_check")
-    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == check.page()
-    for group, runs in check.GROUPS.items():
-        results = check.load(group)
-        assert results.keys() <= runs().keys()
-        assert not [name for name, result in results.items() if "+changes" in result["commit"]]
-        for name, result in results.items():
-            words = runs()[name]
-            assert result["config"]["method"]["name"] == words[words.index("--method") + 1], name
+@pytest.fixture(scope="module")
+def results() -> Any:
+    return load("results")
+
+
+def test_the_results_page_equals_what_the_raw_files_give(results: Any) -> None:
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == results.page()
+
+
+def test_readme_s_table_equals_what_the_raw_files_give(results: Any) -> None:
+    assert (ROOT / "README.md").read_text(encoding="utf-8") == results.readme()
+
+
+def test_every_picture_shows_the_raw_figures_and_is_on_a_page(results: Any) -> None:
+    text = results.page() + results.readme()
+    names = []
+    for name, drawn, _ in results.pictures():
+        assert results.stamp_of(results.PICTURES / name) == results.digest(drawn), f"{name}: run `make results`"
+        assert f"images/{name}" in text, name
+        names.append(name)
+    assert "story.png" in names
+
+
+def test_a_picture_is_drawn_anew_only_where_its_figures_changed(
+    results: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "PICTURES", tmp_path)
+    drawn: list[Path] = []
+
+    def make(path: Path) -> None:
+        drawn.append(path)
+        results.Image.new("RGB", (4, 4)).save(path)
+
+    for figures in ([1.0], [1.0], [2.0]):
+        results.draw("x.png", figures, make)
+        assert results.stamp_of(tmp_path / "x.png") == results.digest(figures)
+    assert len(drawn) == 2
+
+
+def test_raw_results_are_of_clean_commits_and_lie_where_their_sweep_puts_them() -> None:
+    found = find_results([CPU])
+    assert found
+    for path, result in found.items():
+        assert "+changes" not in result["commit"], path
+        assert result["command"].startswith("recollect run "), path
+        preset, stream, label, seed = path.parent.relative_to(CPU).parts
+        jobs = {job.name: job.config for job in load_preset(f"cpu/{preset}").jobs()}
+        job = jobs[f"{stream}/{label}/{seed}"]
+        config = result["config"]
+        assert (config["stream"]["name"], result["seed"]) == (job.stream, job.seed), path
+        method = job.to_json()["method"]
+        assert {key: value for key, value in config["method"].items() if method.get(key) != value} == {}, path
 
 
 def test_the_speed_page_equals_what_the_raw_file_gives() -> None:

@@ -61,18 +61,18 @@ def draw_experiment(experiment: Experiment, folder: Path) -> Iterator[Path]:
         path = folder / f"{start}-matrices{f'-{first // MOST_MATRICES + 1}' if first else ''}.png"
         draw_matrices(dict(list(matrices.items())[first : first + MOST_MATRICES]), path)
         yield path
-    yield _draw_curves(experiment, folder / f"{start}-curves.png")
-    yield _draw_tradeoff(experiment, folder / f"{start}-tradeoff.png")
+    yield draw_curves(experiment, folder / f"{start}-curves.png")
+    yield draw_tradeoff(experiment, folder / f"{start}-tradeoff.png")
     for variant in experiment.variants:
         measured = [r for r in variant.results if r.get("drift") and r["drift"]["rectified"][-1][0] is not None]
         own = slug(named(variant))
         for result in measured[:1]:
-            yield _draw_rmse(result, short(named(variant)), folder / f"{start}-{own}-rmse.png")
+            yield draw_rmse(result, short(named(variant)), folder / f"{start}-{own}-rmse.png")
             if result["drift"].get("scatter"):
-                yield _draw_scatter(result, short(named(variant)), folder / f"{start}-{own}-pca.png")
+                yield draw_scatter(result, short(named(variant)), folder / f"{start}-{own}-pca.png")
 
 
-def _draw_curves(experiment: Experiment, path: Path) -> Path:
+def draw_curves(experiment: Experiment, path: Path) -> Path:
     """Average accuracy over the tasks learned so far, task known and unknown; mean over seeds."""
     figure = _figure(11, 4.2)
     axes = figure.subplots(1, 2, sharey=True)
@@ -97,7 +97,7 @@ def _row_mean(variant: Variant, setting: str, row: int) -> float:
     return fmean(fmean(cells) for cells in rows if cells) if all(rows) else float("nan")
 
 
-def _draw_tradeoff(experiment: Experiment, path: Path) -> Path:
+def draw_tradeoff(experiment: Experiment, path: Path) -> Path:
     """Accuracy against the bytes of images kept."""
     figure = _figure(7, 4.5)
     axes = figure.subplots()
@@ -114,7 +114,7 @@ def _draw_tradeoff(experiment: Experiment, path: Path) -> Path:
     return _save(figure, path)
 
 
-def _draw_rmse(result: Result, title: str, path: Path) -> Path:
+def draw_rmse(result: Result, title: str, path: Path) -> Path:
     """Drifted beside rectified, on one scale."""
     drift = result["drift"]
     figure = _figure(9, 4)
@@ -133,7 +133,7 @@ def _draw_rmse(result: Result, title: str, path: Path) -> Path:
     return _save(figure, path)
 
 
-def _draw_scatter(result: Result, title: str, path: Path) -> Path:
+def draw_scatter(result: Result, title: str, path: Path) -> Path:
     """Original, drifted and rectified features of each old task after the last, on their principal axes."""
     scatter: Sequence[Mapping[str, Any]] = [place for place in result["drift"]["scatter"][:-1] if place["drifted"]]
     figure = _figure(3.2 * len(scatter), 3.6)

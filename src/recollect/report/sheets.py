@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
+from recollect.report.claims import claim_sheet
 from recollect.report.collect import Experiment, Variant
 from recollect.report.layout import Cell, Sheet
 from recollect.report.paper import accuracy, is_full_size, paper
-from recollect.report.stats import best_two, difference, half_width
+from recollect.report.stats import best_two, difference, of_gaps
 from recollect.report.tables import spread
 
 TITLES = {"til": "Task-incremental", "cil": "Class-incremental"}
@@ -22,6 +23,9 @@ SMALLER = "Our runs are smaller than the paper's, so only the order of its figur
 def sheets(experiment: Experiment) -> Iterator[Sheet]:
     """All tables of an experiment that its results allow."""
     start = slug_of(experiment)
+    judged = claim_sheet(experiment, f"{start}-claims")
+    if judged:
+        yield judged
     for evaluation in TITLES:
         yield _accuracy(experiment, evaluation, f"{start}-{evaluation}")
     for evaluation in TITLES:
@@ -103,9 +107,8 @@ def _chain(experiment: Experiment, variants: Sequence[Variant], name: str) -> Sh
     rows: list[list[Cell | str]] = []
     for v in variants:
         through, without = (v.figures(key, "average_accuracy") for key in ("til", "til_without_chain"))
-        gaps = [a - b for a, b in zip(through, without, strict=True) if a is not None and b is not None]
-        width = half_width(gaps)
-        earned = f"{fmean(gaps):+.1f}" + ("" if width is None else f" ± {width:.1f}") if gaps else "–"
+        gap = of_gaps([a - b for a, b in zip(through, without, strict=True) if a is not None and b is not None])
+        earned = "–" if gap is None else str(gap)
         rows.append([named(v), spread(through), spread(without), earned])
     columns = ["method", "through the chain", "without it", "what the chain earns"]
     notes = [

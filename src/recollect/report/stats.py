@@ -45,10 +45,12 @@ def difference(one: Variant, other: Variant, evaluation: str, figure: str = "ave
     """Paired by seed; None without a common seed."""
     mine, theirs = (dict(zip(v.seeds, v.figures(evaluation, figure), strict=True)) for v in (one, other))
     pairs = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
-    gaps = [a - b for a, b in pairs if a is not None and b is not None]
-    if not gaps:
-        return None
-    return Difference(fmean(gaps), half_width(gaps), len(gaps))
+    return of_gaps([a - b for a, b in pairs if a is not None and b is not None])
+
+
+def of_gaps(gaps: Sequence[float]) -> Difference | None:
+    """The difference that gaps seed by seed amount to; None without any."""
+    return Difference(fmean(gaps), half_width(gaps), len(gaps)) if gaps else None
 
 
 def half_width(values: Sequence[float]) -> float | None:
