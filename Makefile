@@ -34,7 +34,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 $(TESTS_READY): $(READY)
-	$(INSTALL) -e ".[dev,hub,ray,optuna,tensorboard,mlflow,onnx]"
+	$(INSTALL) -e ".[dev,hub,efficientnet,ray,optuna,tensorboard,mlflow,onnx]"
 	touch $@
 
 clean:

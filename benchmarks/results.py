@@ -488,7 +488,10 @@ def _draw_kept(main: Experiment, axes: Any) -> None:
                           arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5})  # fmt: skip
     joint = variant(main, "joint")
     if joint:
-        axes.axhline(fmean(x or 0.0 for x in joint.figures("til", "average_accuracy")), color="black", linestyle=":")
+        bound = fmean(x or 0.0 for x in joint.figures("til", "average_accuracy"))
+        axes.axhline(bound, color="black", linestyle=":")
+        axes.annotate("joint", (2.78, bound), (0, 3), textcoords="offset points", fontsize=9, ha="right")
+        axes.set_ylim(top=bound + 4)
     axes.set_xticks(list(places.values()), [f"{memory} images kept" for memory in places])
     axes.set(xlim=(-0.3, 2.8), ylabel="accuracy after the last task, percent", title="RFE needs no old image")
 

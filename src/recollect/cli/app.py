@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from cyclopts import CycloptsError, Parameter
 
-from recollect.cli import practice, studies  # noqa: F401  (they add their commands)
+from recollect.cli import exporting, practice, studies  # noqa: F401  (they add their commands)
 from recollect.cli.base import app
 from recollect.launch import launched
 

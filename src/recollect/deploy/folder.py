@@ -4,7 +4,7 @@ model/
   model.json                    format, and the name of the current version
   versions/002-june/model.json  settings, tasks with classes and figures, constants; no image
   versions/002-june/weights.safetensors
-  work/                         a learn under way, if one was cut: it goes on with the same command
+  unfinished/                   a learn that was cut: it goes on with the same command
 """
 
 from __future__ import annotations

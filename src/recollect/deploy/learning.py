@@ -56,14 +56,15 @@ def learn(
     warn_of(data)
     started = perf_counter()
     train, validation = _split(data, settings.seed, len(past), sum(len(task.classes) for task in past))
-    mean, std = (model.mean, model.std) if model else channel_statistics(train)
+    learner = build(settings, backbone, settings.patience, restored=model is not None)
+    own = getattr(learner.network.backbone, "normalisation", None)
+    mean, std = (model.mean, model.std) if model else own or channel_statistics(train)
     before = model or Model(settings, mean, std, (), 1.0, {})
     info = TaskInfo(len(past), name, data.class_names)
     empty = Split(data.images, torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
     old = [Task(each, empty, empty, empty) for each in infos(before)]
     shape = (3, settings.image_size, settings.image_size)
     stream = Stream("images", (*old, Task(info, train, validation, validation)), pixels_of(before), shape, data.digest)
-    learner = build(settings, backbone, settings.patience)
     identity = _identity(before, data, name)
     place = work / identity
     if checkpoint.newest(place) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -33,15 +34,20 @@ class Outputs(NamedTuple):
     """Logarithms of the probabilities over all units."""
 
 
-def build(settings: Settings, backbone: nn.Module | None = None, patience: int = 0) -> RFELearner:
-    """A learner as the settings say, before its first task."""
+def build(
+    settings: Settings, backbone: nn.Module | None = None, patience: int = 0, *, restored: bool = True
+) -> RFELearner:
+    """A learner as the settings say, before its first task; one to be restored needs no pretrained weights."""
     key = Key(settings.seed) / "learner"
     shape = (3, settings.image_size, settings.image_size)
     if (backbone is not None) != (settings.backbone == "own"):
         raise UserError("this model has a backbone of your own; give the same module as backbone=")
     if backbone is None:
         with (key / "backbone").initialising():
-            backbone = backbones()[settings.backbone].make(shape, **settings.backbone_options)
+            make, options = backbones()[settings.backbone].make, dict(settings.backbone_options)
+            if restored and "weights" in signature(make).parameters:
+                options["weights"] = "none"
+            backbone = make(shape, **options)
     config = RFEConfig(alpha=settings.alpha, identity="class-means")
     schedule = Schedule(settings.epochs, settings.learning_rate, patience)
     learner = methods()["rfe"].learner(Network(as_backbone(backbone, shape), key), config, Setup(shape, schedule, key))

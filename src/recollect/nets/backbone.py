@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from recollect.errors import UserError
 from recollect.registry import discover
 
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and deviation of pixels from 0 to 1, channel by channel. A pretrained backbone has what it was trained with."""
+
 
 @runtime_checkable
 class Backbone(Protocol):

