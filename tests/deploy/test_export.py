@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
+import venv
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 from recollect import ContinualClassifier
 
@@ -21,6 +23,7 @@ CASES = {
     "resnet, 5 tasks, odd size": ("resnet18", 40, 5, {"width": 4}),
     "resnet, 20 tasks": ("resnet18", 32, 20, {"width": 4}),
     "vit, 5 tasks": ("vit-small", 32, 5, {}),
+    "efficientnet, 2 tasks, odd size": ("efficientnet-lite0", 45, 2, {}),
 }
 
 
@@ -52,8 +55,26 @@ def test_the_file_gives_what_torch_gives(case: str, tmp_path: Path) -> None:
     assert across.shape[1] == len(model.classes_)
 
 
-def test_it_runs_where_neither_torch_nor_recollect_is(tmp_path: Path) -> None:
-    """In a process that may import onnxruntime and numpy alone."""
+def bare_environment(folder: Path, names: tuple[str, ...]) -> Path:
+    """An environment of Python's own that holds some distributions and what they require; its interpreter."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    inside = next(folder.glob("lib*/python*/site-packages"))
+    todo, seen = list(names), set()
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        found = distribution(name)
+        for top in {file.parts[0] for file in found.files or () if not file.parts[0].startswith("..")}:
+            if not (inside / top).exists():
+                (inside / top).symlink_to(Path(str(found.locate_file(top))))
+        needed = [Requirement(each) for each in found.requires or ()]
+        todo += [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return next(path for path in (folder / "bin/python", folder / "Scripts/python.exe") if path.exists())
+
+
+def test_it_runs_with_only_onnxruntime_and_numpy_installed(tmp_path: Path) -> None:
     from recollect.deploy.export import export
 
     rng = np.random.default_rng(0)
@@ -62,16 +83,16 @@ def test_it_runs_where_neither_torch_nor_recollect_is(tmp_path: Path) -> None:
     model.learn((images, ["a", "b"] * 20), task="may")
     export(model, tmp_path / "model.onnx")
     np.save(tmp_path / "pixels.npy", np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+    python = bare_environment(tmp_path / "bare", ("onnxruntime", "numpy"))
     code = """
-import sys
-class Nothing:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "recollect", "PIL", "safetensors", "sklearn"):
-            raise ImportError(name)
-sys.meta_path.insert(0, Nothing())
+import importlib.util, json
 import numpy, onnxruntime
 session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
 numpy.save("out.npy", session.run(["probabilities"], {"pixels": numpy.load("pixels.npy")})[0])
+print(json.dumps([name for name in ("torch", "recollect", "PIL", "onnx", "safetensors", "scipy", "sympy")
+                  if importlib.util.find_spec(name)]))
 """
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    done = subprocess.run([python, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
     assert np.abs(np.load(tmp_path / "out.npy") - model.predict_proba(images)).max() < 1e-5
