@@ -7,18 +7,17 @@ A picture carries the digest of the figures drawn in it, and is drawn anew only 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
+from pictures import draw
 
 from recollect.report.claims import FAILS, HOLDS, OPEN, claims
 from recollect.report.collect import Experiment, Result, Variant, collect
@@ -31,7 +30,6 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "results.md"
 README = ROOT / "README.md"
-PICTURES = ROOT / "docs" / "images"
 BEGIN, END = "<!-- results: made by `make results` -->", "<!-- end of results -->"
 TOGETHER = ("til", "ablation", "alpha", "pca")  # presets that share split-cifar100 in 5 tasks
 LONGER = 1.25
@@ -49,6 +47,7 @@ def load(*presets: str) -> list[Result]:
     return list(find_results([folder for folder in folders if folder.exists()]).values())
 
 
+@cache
 def experiment(*presets: str) -> Experiment | None:
     """What some presets have, as one experiment."""
     found = collect(load(*presets))
@@ -531,30 +530,6 @@ def _draw_chain(main: Experiment, axes: Any) -> None:
     )
     axes.margins(y=0.25)
     axes.legend(fontsize=9, loc="upper left")
-
-
-def digest(drawn: Any) -> str:
-    return hashlib.sha256(json.dumps(drawn, sort_keys=True).encode()).hexdigest()
-
-
-def stamp_of(path: Path) -> str:
-    """The digest that a picture carries; nothing if there is none."""
-    if not path.exists():
-        return ""
-    with Image.open(path) as image:
-        return str(image.info.get("Source", ""))
-
-
-def draw(name: str, drawn: Any, make: Callable[[Path], object]) -> None:
-    """Draw a picture unless it shows these figures already."""
-    path = PICTURES / name
-    if stamp_of(path) == digest(drawn):
-        return
-    make(path)
-    info = PngInfo()
-    info.add_text("Source", digest(drawn))
-    with Image.open(path) as image:
-        image.convert("RGB").quantize(256).save(path, pnginfo=info, optimize=True)
 
 
 # Markdown

@@ -9,8 +9,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import sys
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 from recollect.errors import UserError
@@ -21,7 +23,7 @@ def discover(package: str, table: str) -> dict[str, Any]:
     root = importlib.import_module(package)
     modules = (importlib.import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(root.__path__))
     tables: list[Mapping[str, Any]] = [getattr(module, table) for module in modules if hasattr(module, table)]
-    tables += [point.load() for point in entry_points(group=f"recollect.{table.lower()}")]
+    tables += [point.load() for point in _entry_points(f"recollect.{table.lower()}", tuple(sys.path))]
     found: dict[str, Any] = {}
     for rows in tables:
         for name, row in rows.items():
@@ -29,6 +31,12 @@ def discover(package: str, table: str) -> dict[str, Any]:
                 raise UserError(f"two {table.lower()} are called {name!r}; rename one of them")
             found[name] = row
     return dict(sorted(found.items()))
+
+
+@cache
+def _entry_points(group: str, paths: tuple[str, ...]) -> EntryPoints:
+    """Of everything installed on such a path; reading them takes some 30 ms."""
+    return entry_points(group=group)
 
 
 def lookup(kind: str, rows: Mapping[str, Any], name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 import time
 import warnings
@@ -254,6 +255,9 @@ def main() -> None:
         sys.exit(2)
     except UserError as error:
         refuse(error, always=isinstance(error, OneProcessError))
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         refuse(f"{error}; check the path, its permissions and the space left")
     except KeyboardInterrupt:
