@@ -68,10 +68,10 @@ def learn_task(
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     learned = classifier.tasks_[-1]
     right = "" if learned.accuracy is None else f" {learned.accuracy:.1f} % of its validation images are right."
+    known = f"{len(classifier.classes_)} classes of {len(classifier.tasks_)} task{'s' * (len(classifier.tasks_) > 1)}"
     console.print(
-        f"[bold]{escape(task)}[/] is learned in {learned.seconds:.0f} s.{right} The model in "
-        f"[bold]{escape(str(folder))}[/] knows {len(classifier.classes_)} classes of {len(classifier.tasks_)} tasks "
-        "and keeps no image."
+        f"[bold]{escape(task)}[/] is learned in {learned.seconds:.0f} s.{right} "
+        f"[bold]{escape(str(folder))}[/] knows {known} and keeps no image."
     )
 
 
