@@ -456,7 +456,32 @@ Seconds of the same training work at task 2, 5, 10 and 20, and the last over the
 whole chain.
 
 {table(["", *(f"task {n}" for n in TASK_NUMBERS), "growth"], task_rows(found["task_growth"]))}
-{peak}{accuracy(load_studies())}"""
+{peak}{serving()}{accuracy(load_studies())}"""
+
+
+def serving() -> str:
+    """Answers of whole models, from benchmarks/serving.py."""
+    path = ROOT / "results" / "serving.json"
+    if not path.exists():
+        return ""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    rows = []
+    for name, cell in found["models"].items():
+        one, many = cell["batches"]["1"], cell["batches"]["32"]
+        rows += [[f"{name}, {way}", f"{one[key]:.1f}", f"{32000 / many[key]:.0f}", f"{one[key] / one['predict']:.2f}", f"{many[key] / many['predict']:.2f}"]
+                 for way, key in (("`predict`", "predict"), ("ONNX file", "onnx"))]  # fmt: skip
+    commands = ", ".join(f"{cell['command_seconds']:.1f} s with {name}" for name, cell in found["models"].items())
+    sizes = ", ".join(f"{cell['megabytes']:.0f} MB of {name}" for name, cell in found["models"].items())
+    return f"""
+## Answers
+
+Models of three tasks with ten classes each, images of 64 pixels, fp32, {found["threads"]} threads, from bytes to probabilities of all classes; PyTorch and onnxruntime
+take turns (`python benchmarks/serving.py`, commit `{found["commit"][:10]}`). The files have {sizes}.
+
+{table(["", "one image, ms", "images a second in batches of 32", "time over predict's, one image", "batch of 32"], rows)}
+
+`recollect predict` from start to end takes {commands} for one picture.
+"""
 
 
 def accuracy(studies: Mapping[str, Any]) -> str:
