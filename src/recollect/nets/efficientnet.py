@@ -39,25 +39,14 @@ STAGES = (
 )  # fmt: skip
 
 
-class Conv(nn.Conv2d):
-    """A convolution padded as TensorFlow pads: as many positions as size / stride, the odd one at the end.
+def padding(size: tuple[int, int], kernel: int, stride: int) -> nn.ZeroPad2d:
+    """What TensorFlow adds before a convolution: so that size / stride positions come out, the odd one at the end.
 
-    `size` is the height and width of what comes in; it is fixed, so that the network can be traced and exported.
+    The size is fixed, so that the network can be traced and exported.
     """
-
-    def __init__(
-        self, channels_in: int, channels: int, kernel: int, stride: int, size: tuple[int, int], groups: int = 1
-    ) -> None:
-        missing = [max((math.ceil(each / stride) - 1) * stride + kernel - each, 0) for each in size]
-        before = [each // 2 for each in missing]
-        even = all(2 * less == each for less, each in zip(before, missing, strict=True))
-        super().__init__(
-            channels_in, channels, kernel, stride, (before[0], before[1]) if even else 0, groups=groups, bias=False
-        )
-        self.pads = None if even else (before[1], missing[1] - before[1], before[0], missing[0] - before[0])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x if self.pads is None else F.pad(x, self.pads))
+    missing = [max((math.ceil(each / stride) - 1) * stride + kernel - each, 0) for each in size]
+    (top, left), (height, width) = [each // 2 for each in missing], missing
+    return nn.ZeroPad2d((left, width - left, top, height - top))
 
 
 class Block(nn.Module):
@@ -67,18 +56,19 @@ class Block(nn.Module):
         super().__init__()
         inner = channels_in * stage.expansion
         if stage.expansion > 1:
-            self.expand_conv = Conv(channels_in, inner, 1, 1, size)
+            self.expand_conv = nn.Conv2d(channels_in, inner, 1, bias=False)
             self.bn0 = _norm(inner)
-        self.depthwise_conv = Conv(inner, inner, stage.kernel, stride, size, groups=inner)
+        self.pad = padding(size, stage.kernel, stride)
+        self.depthwise_conv = nn.Conv2d(inner, inner, stage.kernel, stride, groups=inner, bias=False)
         self.bn1 = _norm(inner)
-        self.project_conv = Conv(inner, stage.channels, 1, 1, _smaller(size, stride))
+        self.project_conv = nn.Conv2d(inner, stage.channels, 1, bias=False)
         self.bn2 = _norm(stage.channels)
         self.expands = stage.expansion > 1
         self.has_shortcut = stride == 1 and channels_in == stage.channels
 
     def forward(self, x: Tensor) -> Tensor:
         wide = F.relu6(self.bn0(self.expand_conv(x))) if self.expands else x
-        filtered = F.relu6(self.bn1(self.depthwise_conv(wide)))
+        filtered = F.relu6(self.bn1(self.depthwise_conv(self.pad(wide))))
         z: Tensor = self.bn2(self.project_conv(filtered))
         if self.has_shortcut:
             z = x + z
@@ -94,7 +84,8 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self, in_channels: int, size: tuple[int, int]) -> None:
         super().__init__()
-        self.conv_stem = Conv(in_channels, 32, 3, 2, size)
+        self.pad = padding(size, 3, 2)
+        self.conv_stem = nn.Conv2d(in_channels, 32, 3, 2, bias=False)
         self.bn0 = _norm(32)
         size, channels, blocks = _smaller(size, 2), 32, []
         for stage in STAGES:
@@ -102,11 +93,11 @@ class EfficientNetLite0(nn.Module):
                 blocks.append(Block(channels, stage, stride, size))
                 size, channels = _smaller(size, stride), stage.channels
         self.blocks = nn.Sequential(*blocks)
-        self.conv_head = Conv(channels, self.feature_dim, 1, 1, size)
+        self.conv_head = nn.Conv2d(channels, self.feature_dim, 1, bias=False)
         self.bn1 = _norm(self.feature_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(F.relu6(self.bn0(self.conv_stem(x))))
+        x = self.blocks(F.relu6(self.bn0(self.conv_stem(self.pad(x)))))
         return F.relu6(self.bn1(self.conv_head(x))).mean(dim=(2, 3))
 
 
