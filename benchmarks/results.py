@@ -74,7 +74,7 @@ def page() -> str:
     main = experiment(*TOGETHER)
     assert main is not None
     parts = [_head(main), _claims(main), _main(main), _others(), _many_tasks(), _drift(main), _alpha(main), _ablation(main),
-             _time(main), _statistics(), _weights(), _digits(), _processes(), _scale(), _runs()]  # fmt: skip
+             _time(main), _statistics(), _weights(), _digits(), _processes(), _recall(), _scale(), _runs()]  # fmt: skip
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
@@ -331,6 +331,64 @@ standard deviation. Differences of the means, marked where they exceed two stand
 {_table(head, rows)}"""
 
 
+def recalls() -> dict[float, list[dict[str, Any]]]:
+    """The study of benchmarks/recall.py: of each α its seeds."""
+    found: dict[float, list[dict[str, Any]]] = {}
+    for path in sorted((RESULTS / "recall").glob("*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        found.setdefault(result["alpha"], []).append(result)
+    return found
+
+
+def _recall() -> str:
+    found = recalls()
+    if not found:
+        return ""
+    rows = []
+    for alpha, results in sorted(found.items()):
+        for month in range(len(results[0]["after"])):
+            cells = [[result["after"][month][key] for result in results] for key in
+                     ("recall_drifted", "recall_rectified", "same_class_drifted", "same_class_rectified")]  # fmt: skip
+            rows.append([f"{alpha:g}", str(month + 1), *map(spread, cells)])
+    one = next(iter(found.values()))[0]
+    seeds = sorted({result["seed"] for results in found.values() for result in results})
+    return f"""## An old index stays searchable
+
+A vector index of {one["index"]} test images is built with the model of the first month; after every month {one["queries"]} other test images of that month's classes are looked
+up in it. Recall@10 is the share of the ten nearest that the first month's model would have found (which is 100 % by definition while nothing was
+learned since): with today's features as they come (drifted), and with `classifier.features(x, as_of="task 1")`, today's estimate of the old ones
+(rectified). Beside it the share of the ten that are of the query's class. Split CIFAR-100 as five months, ResNet-18 of width {one["settings"]["width"]}, seeds {_list(seeds)};
+`{one["command"]}`, commit{"s" * (len({r["commit"] for each in found.values() for r in each}) > 1)} {", ".join(sorted({f"`{r['commit'][:10]}`" for each in found.values() for r in each}))}.
+
+![Recall of an old index after each month](images/recall.png)
+
+{_table(["α", "months learned", "recall@10, drifted", "recall@10, rectified", "same class, drifted", "same class, rectified"], rows)}"""
+
+
+def draw_recall(found: dict[float, list[dict[str, Any]]], path: Path) -> None:
+    """Recall@10 after each month, drifted and rectified, a panel for each α; the band is the range over seeds."""
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+    for axes, (alpha, results) in zip(panels, sorted(found.items()), strict=True):
+        for kind, colour, label in (
+            ("drifted", "tab:red", "today's features"),
+            ("rectified", "tab:green", "as_of the first month"),
+        ):
+            values = [[step[f"recall_{kind}"] for step in result["after"]] for result in results]
+            steps = range(1, len(values[0]) + 1)
+            columns = list(zip(*values, strict=True))
+            axes.plot(steps, [fmean(column) for column in columns], marker="o", color=colour, label=label)
+            axes.fill_between(
+                steps, list(map(min, columns)), list(map(max, columns)), color=colour, alpha=0.2, linewidth=0
+            )
+        axes.set(title=f"α = {alpha:g}", xlabel="months learned", ylim=(0, 105))
+        axes.set_xticks(steps)
+    panels[0].set_ylabel("recall@10 of the first month's index, percent")
+    panels[-1].legend(fontsize=9)
+    figure.savefig(path, dpi=110)
+
+
 def _scale() -> str:
     return """## What was not run
 
@@ -411,6 +469,13 @@ def pictures() -> Iterator[tuple[str, Any, Callable[[Path], object]]]:
     pca = variant(main, "rfe", alpha=0.0)
     if pca:
         yield "pca.png", pca.results[0]["drift"], lambda path: draw_scatter(pca.results[0], "RFE, α = 0", path)
+    indices = recalls()
+    if indices:
+        yield (
+            "recall.png",
+            [[r["seed"], r["after"]] for each in indices.values() for r in each],
+            lambda path: draw_recall(indices, path),
+        )
     ten = experiment("rmse")
     if ten:
         yield (

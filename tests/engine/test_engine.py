@@ -249,14 +249,14 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(harm: Any, file:
     assert all(torch.equal(tensor, learner.state_dict()[key]) for key, tensor in whole.state_dict().items())
     for path in tmp_path.glob("task-*"):
         harm(path / file)
-    with pytest.raises(UserError, match="is damaged .*, and there is no other; start anew with --force"):
+    with pytest.raises(UserError, match="is damaged .*, and there is no other; remove .* to start anew"):
         teach(make_learner("finetune", stream), stream, checkpoints=tmp_path)
 
 
 def test_a_checkpoint_of_another_run_or_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = make_stream()
     teach(make_learner("finetune", stream), stream, checkpoints=tmp_path, run="mine")
-    with pytest.raises(UserError, match=r"task-002 is of another run \(mine\); move it away, or start anew"):
+    with pytest.raises(UserError, match=r"task-002 is of another run \(mine\); move it away to start anew"):
         teach(make_learner("finetune", stream), stream, checkpoints=tmp_path, run="yours")
     monkeypatch.setattr(checkpoint, "FORMAT", 2)
     with pytest.raises(UserError, match="task-002 is of format 1; move it away"):

@@ -54,6 +54,12 @@ def learn(
     if name in {task.name for task in past}:
         raise UserError(f"the task {name!r} is learned already; choose another name, or roll back to before it")
     warn_of(data)
+    if not past and len(data.class_names) == 1:
+        warnings.warn(
+            f"one class alone ({data.class_names[0]!r}) has nothing to be told from: a network that is not pretrained "
+            "learns nothing of it; begin with several classes, or with a pretrained backbone",
+            stacklevel=2,
+        )
     started = perf_counter()
     train, validation = _split(data, settings.seed, len(past), sum(len(task.classes) for task in past))
     learner = build(settings, backbone, settings.patience, restored=model is not None)

@@ -122,7 +122,7 @@ def load_latest(folder: Path, run: str = "") -> tuple[dict[str, Tensor], dict[st
             continue
         if about["format"] != FORMAT or about["run"] != run:
             what = f"format {about['format']}" if about["format"] != FORMAT else f"another run ({about['run']})"
-            raise UserError(f"the checkpoint {path} is of {what}; move it away, or start anew with --force")
+            raise UserError(f"the checkpoint {path} is of {what}; move it away to start anew")
         try:
             tensors = load(data)
         except SafetensorError as error:
@@ -135,7 +135,8 @@ def load_latest(folder: Path, run: str = "") -> tuple[dict[str, Tensor], dict[st
                 shutil.rmtree(each)
         return tensors, dict(about["state"])
     if damaged:
-        raise UserError(f"the checkpoint {'; '.join(damaged.values())}, and there is no other; start anew with --force")
+        what = "; ".join(damaged.values())
+        raise UserError(f"the checkpoint {what}, and there is no other; remove {folder} to start anew")
     return None
 
 

@@ -271,7 +271,7 @@ class Engine:
         return done, under_way
 
     def _misfit(self) -> UserError:
-        return UserError(f"the checkpoint in {self.checkpoints} does not fit this run; start anew with --force")
+        return UserError(f"the checkpoint in {self.checkpoints} does not fit this run; remove it to start anew")
 
     def _say_what_changed(self, done: int) -> None:
         before, now = self.record.environment, self.runtime.describe()

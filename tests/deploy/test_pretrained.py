@@ -1,0 +1,47 @@
+"""A pretrained backbone is needed when a model is made, and never again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from recollect import ContinualClassifier
+from recollect.errors import UserError
+from recollect.nets import efficientnet
+
+
+def images(seed: int, classes: tuple[str, ...] = ("cat", "dog")) -> tuple[np.ndarray, list[str]]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (24, 32, 32, 3), dtype=np.uint8), [classes[i % len(classes)] for i in range(24)]
+
+
+def fresh() -> ContinualClassifier:
+    return ContinualClassifier("efficientnet-lite0", image_size=32, epochs=1, device="cpu", precision="fp32")
+
+
+def test_weights_and_their_pixels_come_once_and_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = fresh().learn(images(0), task="may")
+    assert (first.model.mean, first.model.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    stem = first.model.tensors["network.backbone.conv_stem.weight"]
+    pretrained = efficientnet.efficientnet_lite0((3, 32, 32)).conv_stem.weight
+    assert (stem - pretrained).abs().max() < 0.02 < pretrained.abs().max()  # one epoch moved it a little
+    first.save(tmp_path / "model")
+    first.learn(images(1, ("cow", "hen")), task="june")
+
+    monkeypatch.setattr(efficientnet, "PACKAGE", "a_package_that_is_not_there")
+    later = ContinualClassifier.load(tmp_path / "model", device="cpu")
+    assert later.predict_proba(images(0)[0]).shape == (24, 2)
+    later.learn(images(1, ("cow", "hen")), task="june")
+    for name, tensor in first.model.tensors.items():
+        assert torch.equal(tensor, later.model.tensors[name]), name
+    with pytest.raises(UserError, match=r"pip install 'recollect\[efficientnet\]'"):
+        fresh().learn(images(0), task="may")
+
+
+def test_a_first_task_of_one_class_is_warned_of() -> None:
+    model = ContinualClassifier("convnet", image_size=32, epochs=1, device="cpu", precision="fp32")
+    with pytest.warns(UserWarning, match=r"one class alone \('cat'\) has nothing to be told from"):
+        model.learn(images(0, ("cat",)), task="may")
