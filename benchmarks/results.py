@@ -22,6 +22,7 @@ from pictures import draw
 from recollect.report.claims import FAILS, HOLDS, OPEN, claims
 from recollect.report.collect import Experiment, Result, Variant, collect
 from recollect.report.figures import draw_curves, draw_matrices, draw_rmse, draw_scatter
+from recollect.report.paper import accuracy
 from recollect.report.sheets import named, sheets
 from recollect.report.tables import spread
 from recollect.runs import find_results
@@ -126,6 +127,7 @@ def _main(main: Experiment) -> str:
     shown = only(main, lambda v: not v.own and v.method not in FORMS)
     parts = ["## Split CIFAR-100, every method"]
     parts += [_sheet(shown, kind) for kind in ("til", "cil")]
+    parts.append(_order(shown))
     parts.append(_folded("RFE in each form against every other method, paired", _sheet(shown, "til-differences")))
     units = [v for v in main.variants if v.own.get("units") == "task"]
     if units:
@@ -145,12 +147,32 @@ def _main(main: Experiment) -> str:
 FORMS = ("rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux")
 
 
+def _order(whole: Experiment) -> str:
+    """How far the order of methods is the paper's."""
+    from scipy.stats import spearmanr
+
+    told = []
+    for kind, title in (("til", "TIL"), ("cil", "CIL")):
+        pairs = [
+            (accuracy(whole, v, kind), fmean(x or 0.0 for x in v.figures(kind, "average_accuracy")))
+            for v in whole.variants
+        ]
+        known = [(published[0], ours) for published, ours in pairs if published]
+        if len(known) > 2:
+            told.append(f"{spearmanr(*zip(*known, strict=True)).statistic:+.2f} in {title} ({len(known)} methods)")
+    return (
+        f"Rank correlation with the paper's order, over methods that it has at as many exemplars: {'; '.join(told)}."
+        if told
+        else ""
+    )
+
+
 def _others() -> str:
     parts = []
     for title, preset in (("Split CIFAR-10", "cifar10"), ("Tiny ImageNet in 10 tasks", "tinyimagenet")):
         found = experiment(preset)
         if found:
-            parts += [f"## {title}", *(_sheet(found, kind) for kind in ("til", "cil"))]
+            parts += [f"## {title}", *(_sheet(found, kind) for kind in ("til", "cil")), _order(found)]
     return "\n\n".join(parts)
 
 

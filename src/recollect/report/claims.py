@@ -15,6 +15,10 @@ from recollect.report.stats import Difference, difference, of_gaps
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
 REHEARSAL = ("agem", "er", "derpp", "er-ace", "er-mkd", "tamil", "cls-er")
+ABOVE = ("split-cifar100", "split-tinyimagenet")
+"""Streams on which the paper has RFE above all rehearsal."""
+MANY = 10
+"""Tasks from which on the paper shows that RFE forgets less."""
 CLOSE = 2.0
 """Percentage points within which two accuracies count as close."""
 
@@ -34,13 +38,14 @@ def claims(experiment: Experiment) -> Iterator[Claim]:
     rfe = plain.get(("rfe", 0))
     if rfe is not None:
         rivals = {key: v for key, v in plain.items() if key[0] in REHEARSAL}
+        claimed = experiment.stream in ABOVE
         yield from _all_ahead(
             "RFE, which keeps no image, is more accurate than every rehearsal method (TIL)",
-            {_name(key): difference(rfe, v, "til") for key, v in rivals.items()},
+            {_name(key): difference(rfe, v, "til") for key, v in rivals.items() if claimed},
         )
         yield from _all_ahead(
-            "RFE forgets less than every rehearsal method (TIL)",
-            {_name(key): _less(rfe, v) for key, v in rivals.items()},
+            "RFE forgets less than every rehearsal method over many tasks (TIL)",
+            {_name(key): _less(rfe, v) for key, v in rivals.items() if experiment.num_tasks >= MANY},
             of="less than ",
         )
         for form in ("rfe-p", "rfe-b"):

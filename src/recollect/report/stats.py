@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from recollect.report.collect import Variant
@@ -20,6 +20,8 @@ class Difference:
     half_width: float | None
     """None with fewer than two common seeds: nothing can be said."""
     num_seeds: int
+    over_tasks: float | None = None
+    """With one seed: half of the interval over its tasks. It says nothing of other seeds."""
 
     @property
     def is_clear(self) -> bool:
@@ -32,7 +34,8 @@ class Difference:
         return self.is_clear and self.mean > 0
 
     def __str__(self) -> str:
-        return f"{self.mean:+.1f}" + ("" if self.half_width is None else f" ± {self.half_width:.1f}")
+        over = "" if self.over_tasks is None else f" (± {self.over_tasks:.1f} over tasks)"
+        return f"{self.mean:+.1f}" + (over if self.half_width is None else f" ± {self.half_width:.1f}")
 
 
 def known(values: Sequence[float | None]) -> list[float]:
@@ -45,7 +48,24 @@ def difference(one: Variant, other: Variant, evaluation: str, figure: str = "ave
     """Paired by seed; None without a common seed."""
     mine, theirs = (dict(zip(v.seeds, v.figures(evaluation, figure), strict=True)) for v in (one, other))
     pairs = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
-    return of_gaps([a - b for a, b in pairs if a is not None and b is not None])
+    found = of_gaps([a - b for a, b in pairs if a is not None and b is not None])
+    if found is None or found.num_seeds > 1:
+        return found
+    (seed,) = (seed for seed in mine if seed in theirs)
+    each = [_by_task(v, seed, evaluation, figure) for v in (one, other)]
+    return replace(found, over_tasks=half_width([a - b for a, b in zip(*each, strict=True)]))
+
+
+def _by_task(variant: Variant, seed: int, evaluation: str, figure: str) -> list[float]:
+    """What the mean over tasks is made of, after the last task; nothing for other figures."""
+    matrix = next(result for result in variant.results if result["seed"] == seed)[evaluation]["matrix"]
+    last = matrix[-1]
+    if figure == "average_accuracy":
+        return [cell for cell in last if cell is not None]
+    if figure != "forgetting":
+        return []
+    best = [[row[task] for row in matrix[task:-1] if row[task] is not None] for task in range(len(last) - 1)]
+    return [max(cells) - last[task] for task, cells in enumerate(best) if cells and last[task] is not None]
 
 
 def of_gaps(gaps: Sequence[float]) -> Difference | None:
