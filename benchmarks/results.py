@@ -26,12 +26,14 @@ from recollect.report.paper import accuracy
 from recollect.report.sheets import named, sheets
 from recollect.report.tables import spread
 from recollect.runs import find_results
+from recollect.sweeps.preset import load_preset
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "results.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- results: made by `make results` -->", "<!-- end of results -->"
+PRESETS = ("til", "ablation", "alpha", "pca", "rmse", "cifar10", "long-chain", "tinyimagenet", "share", "longer")
 TOGETHER = ("til", "ablation", "alpha", "pca")  # presets that share split-cifar100 in 5 tasks
 LONGER = 1.25
 STORY = {  # what the first picture shows: colour and style
@@ -412,8 +414,16 @@ def draw_recall(found: dict[float, list[dict[str, Any]]], path: Path) -> None:
 
 
 def _scale() -> str:
-    return """## What was not run
-
+    known, todo = {result["config"]["hash"] for result in load(".")}, []
+    for preset in PRESETS:
+        hashes = [job.config.hash for job in load_preset(f"cpu/{preset}").jobs(precision="bf16")]
+        if not known.issuperset(hashes):
+            todo.append(f"`cpu/{preset}` {len(known.intersection(hashes))} of {len(hashes)}")
+    unfinished = f"""
+Not all runs of these presets are done yet: {", ".join(todo)}.
+""" if todo else ""  # fmt: skip
+    return f"""## What was not run
+{unfinished}
 Nothing was run at the paper's scale: all images, full width and 40 epochs of one method on one stream take days on two cores. The
 pretrained ViT of the paper was not run (its weights could not be fetched where these runs were made). `recollect sweep paper/til` and its
 like are the paper's own settings, for those who have a GPU; they have been tried in small only."""
@@ -454,6 +464,8 @@ def _short() -> str:
     rows = [[f"`{v.method}`", str(v.memory), *(spread(v.figures(kind, figure)) for kind, figure in (("til", "average_accuracy"),
             ("til", "forgetting"), ("cil", "average_accuracy"))), str(len(v.seeds))] for v in found]  # fmt: skip
     counts = {name: sum(claim.verdict == name for claim in claims(main)) for name in (HOLDS, FAILS, OPEN)}
+    sections = {"cifar10": "CIFAR-10", "tinyimagenet": "Tiny ImageNet", "long-chain": "20 tasks"}
+    further = "".join(f", {title}" for preset, title in sections.items() if experiment(preset))
     return f"""![Accuracy of RFE, replay and fine-tuning while tasks arrive; accuracy against images kept; what the chain earns](docs/images/story.png)
 
 Real CIFAR-100 in 5 tasks, at the size of two cores (100 images a class, a narrow ResNet-18, 8 epochs). `joint` sees all data at once.
@@ -461,7 +473,7 @@ Real CIFAR-100 in 5 tasks, at the size of two cores (100 images a class, a narro
 {_table(["method", "images kept", "accuracy, task known", "forgetting", "accuracy, task unknown", "seeds"], rows)}
 
 Percent, mean ± standard deviation over seeds. Of the paper's claims judged on these runs {counts[HOLDS]} hold, {counts[FAILS]} do not and {counts[OPEN]} cannot be told:
-[docs/results.md](docs/results.md) has each with its interval, CIFAR-10, Tiny ImageNet, 20 tasks, and the command behind every figure."""
+[docs/results.md](docs/results.md) has each with its interval{further}, and the command behind every figure."""
 
 
 # Pictures
