@@ -225,23 +225,36 @@ def test_average_is_the_concatenated_softmaxes_over_n() -> None:
         assert found[b].tolist() == pytest.approx(row, rel=1e-5)
 
 
-def test_class_means_against_loops_and_ranks_tasks_of_one_class() -> None:
+def test_class_means_against_loops_and_rank_tasks_of_one_class() -> None:
     means = ClassMeans(3)
     spaces = []
     for task, classes in enumerate((1, 2)):
         means.grow(classes)
         labels = torch.arange(classes).repeat_interleave(20)
-        features = torch.randn(20 * classes, 3) + 6 * task + 3 * labels[:, None]
+        features = torch.randn(20 * classes, 3) + torch.eye(3)[task + labels] * 6
         means.record(task, features, labels)
         spaces.append((features, labels, classes))
-    query = [torch.randn(5, 3), torch.randn(5, 3) + 6]
-    scores = []
-    for (features, labels, classes), q in zip(spaces, query, strict=True):
-        centres = [features[labels == c].mean(0) for c in range(classes)]
-        within = torch.stack(
-            [(f - centres[int(c)]).square().sum() for f, c in zip(features, labels, strict=True)]
-        ).mean()
-        scores.append(torch.stack([-(q - centre).square().sum(1) / within for centre in centres], 1))
-    assert torch.allclose(means(query), torch.cat(scores, 1).softmax(1), atol=1e-4)
-    near_first = means([spaces[0][0][:5], torch.full((5, 3), 100.0)])
-    assert (near_first.argmax(1) == 0).all()
+    query, logits = [torch.randn(5, 3), torch.randn(5, 3) + 6], [torch.randn(5, 1), torch.randn(5, 2)]
+    found = means.evidence(query, logits)
+    for b in range(5):
+        column = 0
+        for (features, labels, classes), q, z in zip(spaces, query, logits, strict=True):
+            total = sum(math.exp(float(each)) for each in z[b])
+            for c in range(classes):
+                centre = features[labels == c].mean(0)
+                cosine = float(q[b] @ centre) / float(q[b].norm() * centre.norm())
+                expected = math.log(math.exp(float(z[b, c])) / total) + cosine / 0.2
+                assert float(found[b, column]) == pytest.approx(expected, abs=1e-4)
+                column += 1
+    first = [spaces[0][0][:5], spaces[0][0][:5]]  # images of the first task look the same in the second's space
+    assert (means.evidence(first, [torch.zeros(5, 1), torch.zeros(5, 2)]).argmax(1) == 0).all()
+
+
+def test_class_means_do_not_care_how_long_an_estimate_is() -> None:
+    means = ClassMeans(4)
+    for task in range(2):
+        means.grow(2)
+        means.record(task, torch.randn(8, 4), torch.arange(8) % 2)
+    f, logits = torch.randn(3, 4), [torch.zeros(3, 2), torch.zeros(3, 2)]
+    whole, shrunk = means.evidence([f, f], logits), means.evidence([0.3 * f, f], logits)
+    assert torch.allclose(whole, shrunk, atol=1e-5)

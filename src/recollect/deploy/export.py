@@ -33,7 +33,6 @@ class Graph(nn.Module):
     scale: Tensor
     shift: Tensor
     owner: Tensor
-    scales: Tensor
 
     def __init__(self, classifier: ContinualClassifier) -> None:
         super().__init__()
@@ -47,8 +46,6 @@ class Graph(nn.Module):
         owner = torch.zeros(len(units), len(classes))
         owner[torch.arange(len(units)), torch.tensor([classes.index(name) for name in units])] = 1.0
         self.register_buffer("owner", owner)
-        means: Any = self.learner.means
-        self.register_buffer("scales", means.scales(len(model.tasks)))
         self.temperature = model.temperature
         self.temperatures = [task.temperature for task in model.tasks]
         size = model.settings.image_size
@@ -64,11 +61,7 @@ class Graph(nn.Module):
         estimates = learner.rfe.rewind(x, f)
         logits = [head(estimate) for head, estimate in zip(learner.network.heads, estimates, strict=True)]
         within = [each.log_softmax(1) / t for each, t in zip(logits, self.temperatures, strict=True)]
-        closeness = []
-        for task, estimate in enumerate(estimates):
-            means = learner.means.get_buffer(f"means_{task}")
-            closeness.append(-(estimate[:, None] - means).square().sum(2) / self.scales[task])
-        across = (torch.cat(closeness, 1).log_softmax(1) / self.temperature).softmax(1)
+        across = (learner.means.evidence(estimates, logits).log_softmax(1) / self.temperature).softmax(1)
         return across @ self.owner, torch.cat([each.softmax(1) for each in within], 1)
 
 

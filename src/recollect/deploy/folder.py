@@ -25,7 +25,7 @@ from recollect.engine.checkpoint import sync
 from recollect.errors import UserError
 from recollect.runs import read_json, write_json
 
-FORMAT = 1
+FORMAT = 2
 UNFINISHED = "unfinished"
 KEPT = 5  # versions; older ones go
 MOST_BYTES = 8 << 30
@@ -65,7 +65,7 @@ class LearnedTask:
     rectified: float | None
     """RMSE that the retrospector leaves of that."""
     typical: tuple[float, float]
-    """Mean and deviation of its validation images' squared distance to the nearest class mean, over the task's own."""
+    """Mean and deviation of its validation images' distance (1 less the cosine) to the nearest class mean."""
     learned: str
     seconds: float
 

@@ -127,17 +127,13 @@ class Reader:
 
     @torch.inference_mode()
     def distances(self, images: Tensor) -> Tensor:
-        """Squared distance to the nearest class mean of any task, each over its task's usual: [n]."""
+        """1 less the cosine to the nearest class mean of any task, each in its task's feature space: [n]."""
         means: Any = self.learner.means
-        scales, nearest = means.scales(len(self.model.tasks)), []
+        nearest = []
         for x in self.batches(images):
             with self.runtime.autocast():
                 _, estimates = self.learner.features(x)
-            each = []
-            for t, f in enumerate(estimates):
-                mean = means.get_buffer(f"means_{t}")
-                each.append(torch.cdist(f.float(), mean).square().amin(1) / scales[t])
-            nearest.append(to_host(torch.stack(each).amin(0)))
+            nearest.append(to_host(1 - torch.cat(means.cosines(estimates), 1).amax(1)))
         return torch.cat(nearest) if nearest else torch.zeros(0)
 
 

@@ -46,7 +46,7 @@ class Shift:
 
     num_images: int
     distance: float
-    """Mean squared distance to the nearest class mean, over the usual of its task."""
+    """Mean of 1 less the cosine to the nearest class mean."""
     usual: float
     share_beyond: float
     """Share of images farther than the mean and three deviations of the validation images."""

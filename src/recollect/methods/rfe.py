@@ -185,7 +185,7 @@ class RFELearner(Learner[RFEConfig]):
         if self.means is None or not learned:  # nothing is learned yet where fixed heads are read at the start
             cil = average(logits[: max(learned, 1)])
         else:
-            cil = self.means.closeness(estimates[:learned])  # ranks as its softmax does, and does not underflow
+            cil = self.means.evidence(estimates[:learned], logits[:learned])  # ranks as its softmax does
         return Scores(til=torch.cat(logits, dim=1), cil=cil)
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
