@@ -68,7 +68,7 @@ def test_it_holds_on_to_old_tasks_and_sums_a_class_that_came_back(learned: Conti
     x, _ = digits("may", test=True)
     units = learned.reader.probabilities(read_images(x, 32)).numpy()
     assert learned.predict_proba(x)[:, 1] == pytest.approx(units[:, 1] + units[:, 4], abs=1e-6)
-    assert learned.predict(x[:3], task="may") == digits("may", test=True)[1][:3]
+    assert learned.predict(x[:4], task="may") == digits("may", test=True)[1][:4]
     with pytest.raises(UserError, match="there is no task 'march'; the model has learned may, june, july"):
         learned.predict(x, task="march")
     with pytest.raises(UserError, match="the task 'may' is learned already"):
@@ -186,7 +186,7 @@ def test_the_commands_walk_two_months(tmp_path: Path) -> None:
     assert [task.name for task in load_model(model).tasks] == ["may"]
     assert versions_of(model) == ["001-may", "002-june"]
     missing = recollect("rollback", model, "--to", "march")
-    assert (missing.returncode, "there are may, june" in missing.stderr) == (2, True)
+    assert (missing.returncode, "001-may (may), 002-june (june)" in " ".join(missing.stderr.split())) == (2, True)
 
 
 def test_a_learn_is_a_transaction(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_damaged_or_foreign_model_is_refused(damage: str, learned: ContinualCl
         changed = json.loads(about.read_text())
         changed |= {"tasks": 3} if damage == "json" else {"format": 99}
         about.write_text(json.dumps(changed))
-    with pytest.raises(UserError, match="has the format 99" if damage == "format" else "is damaged"):
+    with pytest.raises(UserError, match="has the format 99" if damage == "format" else "cannot be used"):
         load_model(tmp_path)
 
 

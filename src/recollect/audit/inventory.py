@@ -6,6 +6,7 @@ fields side by side, of which the first `size` rows are samples.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +129,8 @@ def take_stock(folder: Path) -> Audit:
 
 
 def _is_known(path: Path) -> bool:
-    return path.name in KNOWN_FILES or (path.parent.name == "tensorboard" and path.name.startswith("events.out."))
+    whole = re.sub(r"\.\d+\.unfinished$", "", path.name)  # what a crash left of a file
+    return whole in KNOWN_FILES or (path.parent.name == "tensorboard" and path.name.startswith("events.out."))
 
 
 def tensors_of(path: Path) -> Iterator[tuple[str, Tensor]]:

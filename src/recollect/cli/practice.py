@@ -67,11 +67,16 @@ def learn(
     from rich.console import Console
 
     from recollect.cli.practising import learn_task
+    from recollect.errors import UserError
     from recollect.runs import parse
 
     made = {"backbone": backbone, "image_size": image_size, "epochs": epochs, "seed": seed}
     made |= {"precision": None if precision == "auto" else precision, "flip": None if mirror else False}
-    given = {key: value for key, value in made.items() if value is not None} | parse(set or [])
+    options = parse(set or [])
+    clash = [key for key in options if key in ("device", "precision", "alpha", "learning_rate", "batch_size", *made)]
+    if clash:
+        raise UserError(f"--set takes options of the backbone; {clash[0]} is none")
+    given = {key: value for key, value in made.items() if value is not None} | options
     learn_task(Console(), model, images, task, given, device, threads, checkpoint_every)
 
 
@@ -140,7 +145,13 @@ def inspect(model: Path, *, images: Path | None = None, json: Flag = False, devi
 
 @app.command
 def check(
-    model: Path, images: Path, *, max_forgetting: float | None = None, json: Flag = False, device: str = "auto"
+    model: Path,
+    images: Path,
+    *,
+    max_forgetting: float | None = None,
+    min_accuracy: float | None = None,
+    json: Flag = False,
+    device: str = "auto",
 ) -> None:
     """Test a model on images laid out as task/class/; with --max-forgetting a gate with an exit code.
 
@@ -153,6 +164,8 @@ def check(
     max_forgetting
         Fail (exit code 1) if a task has lost more percentage points than this since the first check of the same files
         or, before that, since it was learned.
+    min_accuracy
+        Fail (exit code 1) if less than so many percent of a task's images are right with the task unknown.
     json
         Print everything as JSON.
     device
@@ -162,7 +175,7 @@ def check(
 
     from recollect.cli.practising import check_model
 
-    sys.exit(check_model(Console(), model, images, max_forgetting, device, as_json=json))
+    sys.exit(check_model(Console(), model, images, max_forgetting, min_accuracy, device, as_json=json))
 
 
 @app.command
@@ -192,8 +205,8 @@ def rollback(model: Path, *, to: str) -> None:
     model
         The model folder.
     to
-        The last task that is to stay.
+        The last task that is to stay, or the name of a version as `recollect inspect` shows them.
     """
-    from recollect.cli.practising import roll_back
+    from recollect.cli.practising import go_back
 
-    print(roll_back(model, to))
+    print(go_back(model, to))

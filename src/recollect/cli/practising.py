@@ -17,7 +17,8 @@ from recollect.audit import take_stock
 from recollect.cli.progress import ProgressBar
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.data import read_images, read_labelled
-from recollect.deploy.folder import UNFINISHED, current, load_model, point_to, save_version, versions_of
+from recollect.deploy.folder import UNFINISHED, current, is_ours, roll_back, save_version, versions_of
+from recollect.deploy.learning import check_name
 from recollect.deploy.report import as_json as check_as_json
 from recollect.deploy.report import check, describe, measure_shift
 from recollect.engine import Runtime
@@ -26,7 +27,8 @@ from recollect.runs.lock import locked
 from recollect.streams.images import SUFFIXES
 from recollect.sweeps.estimate import seconds_an_image
 
-STAGES = 1.4  # of both stages over the first
+FIRST_STAGES = 1.4  # what both stages take over plain training
+LATER_STAGES = 2.0  # the same with the old network beside the new one
 
 
 def learn_task(
@@ -41,20 +43,28 @@ def learn_task(
 ) -> None:
     """Read, estimate, learn, and only then change the model."""
     Runtime.choose(device, "fp32", threads)
-    is_new = not (folder / "model.json").exists()
-    if not is_new and made:
-        raise UserError(
-            f"{folder} is made already; {', '.join(made)} cannot be changed: leave it out, or make a new model"
-        )
-    if is_new and folder.exists() and any(p.name not in (UNFINISHED, "lock", "versions") for p in folder.iterdir()):
+    check_name(task)
+    if folder.exists() and not (folder.is_dir() and all(is_ours(path.name) for path in folder.iterdir())):
         raise UserError(f"{folder} is no model folder; give an empty or new one")
-    classifier = (
-        ContinualClassifier(device=device, **made) if is_new else ContinualClassifier.load(folder, device=device)
-    )
-    if not is_new and task in {each.name for each in classifier.tasks_}:
-        raise UserError(f"the task {task!r} is learned already; choose another name, or roll back to before it")
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
+        for left in folder.glob(f"model.json.*.{UNFINISHED}"):  # by a crash
+            left.unlink()
+        if (folder / "model.json").exists() or versions_of(folder):
+            classifier = ContinualClassifier.load(folder, device=device)
+            names = [each.name for each in classifier.tasks_]
+            if task == names[-1] and (folder / UNFINISHED).exists():  # killed between the last two steps
+                shutil.rmtree(folder / UNFINISHED)
+                console.print(f"[bold]{escape(task)}[/] was learned already; what was left of that is cleared.")
+                return
+            if task in names:
+                raise UserError(f"the task {task!r} is learned already; choose another name, or roll back to before it")
+            if made:
+                raise UserError(
+                    f"{folder} is made already; {', '.join(made)} cannot be changed: leave it out, or make a new model"
+                )
+        else:
+            classifier = ContinualClassifier(device=device, **made)
 
         def shown(paths: Iterable[Path], num: int) -> Iterable[Path]:
             return track(paths, "reading images", num, console=console, transient=True)
@@ -81,10 +91,11 @@ def _print_estimate(
     settings = classifier.settings
     shape = (3, settings.image_size, settings.image_size)
     each = seconds_an_image(settings.backbone, settings.backbone_options, shape, device, settings.precision, threads)
-    minutes = STAGES * each * num * settings.epochs / 60
+    stages = LATER_STAGES if classifier.has_learned else FIRST_STAGES
+    minutes = stages * each * num * settings.epochs / 60
     listed = ", ".join(f"{escape(name)} {number}" for name, number in counts.items())
     console.print(
-        f"{num} images: {listed}. At most about [bold]{max(minutes, 0.1):.1f} minutes[/], less where it stalls early."
+        f"{num} images: {listed}. About [bold]{max(minutes, 0.1):.1f} minutes[/], less where a phase ends early."
     )
 
 
@@ -117,7 +128,9 @@ def _owner(tasks: Sequence[Any], name: str) -> str:
 
 
 def print_predictions(console: Console, found: Sequence[Mapping[str, Any]]) -> None:
-    table = Table("image", "class", "probability", "task", box=None, padding=(0, 2))
+    table = Table(box=None, padding=(0, 2))
+    for title in ("image", "class", "probability", "task"):
+        table.add_column(title, overflow="fold")
     for each in found:
         for place, row in enumerate([each, *each["top"][1:]]):
             table.add_row(
@@ -167,17 +180,29 @@ def inspect_model(console: Console, folder: Path, images: Path | None, device: s
 
 
 def check_model(
-    console: Console, folder: Path, images: Path, max_forgetting: float | None, device: str, *, as_json: bool
+    console: Console,
+    folder: Path,
+    images: Path,
+    max_forgetting: float | None,
+    min_accuracy: float | None,
+    device: str,
+    *,
+    as_json: bool,
 ) -> int:
-    """Print accuracies; 1 where a task has forgotten more than allowed."""
+    """Print accuracies; 1 where a task has forgotten more than allowed, or is poorer than asked."""
+    for option, value in (("--max-forgetting", max_forgetting), ("--min-accuracy", min_accuracy)):
+        if value is not None and not -100 <= value <= 100:
+            raise UserError(f"{option} is a number up to 100, got {value}")
+    current(folder)  # before a lock is put into a folder that is no model's
     with locked(folder):
         found = check(folder, images, device)
     worse = [
         c for c in found if max_forgetting is not None and c.forgetting is not None and c.forgetting > max_forgetting
     ]
+    poor = [c for c in found if min_accuracy is not None and c.across < min_accuracy]
     if as_json:
         print(json.dumps([check_as_json(each) for each in found], indent=1, ensure_ascii=False))
-        return 1 if worse else 0
+        return 1 if worse or poor else 0
     table = Table("task", "images", "task known", "task unknown", "before", "forgotten", "", box=None, padding=(0, 2))
     for each in found:
         table.add_row(escape(each.task), str(each.num_images), _percent(each.within), _percent(each.across),
@@ -185,18 +210,18 @@ def check_model(
     console.print(table)
     for each in worse:
         console.print(f"[bold red]{escape(each.task)}[/] has lost more than {max_forgetting:g} points.")
-    return 1 if worse else 0
+    for each in poor:
+        console.print(f"[bold red]{escape(each.task)}[/] is right below {min_accuracy:g} % with the task unknown.")
+    return 1 if worse or poor else 0
 
 
-def roll_back(folder: Path, task: str) -> str:
+def go_back(folder: Path, task: str) -> str:
     """Make the version that ends with a task the current one; says what is so now."""
+    if not versions_of(folder):
+        current(folder)  # says what is missing
     with locked(folder):
-        now = current(folder)
-        names = {load_model(folder, version).tasks[-1].name: version for version in versions_of(folder)}
-        if task not in names:
-            raise UserError(f"there is no version that ends with {task!r}; there are {', '.join(names)}")
-        point_to(folder, names[task])
-    return f"{folder} is at {names[task]} again (it was at {now}); learning goes on from there."
+        name = roll_back(folder, task)
+    return f"{folder} is at {name} again; learning goes on from there."
 
 
 def _percent(value: float | None) -> str:

@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from recollect.engine import Observer
@@ -16,9 +17,9 @@ class ProgressBar(Observer):
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
-        self._title = title
+        self._title = escape(title)
         self._progress = Progress(
-            TextColumn(f"[bold]{title}[/] {{task.description}}"),
+            TextColumn(f"[bold]{escape(title)}[/] {{task.description}}"),
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[figures]}"),

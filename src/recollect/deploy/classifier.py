@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,15 +24,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recollect.deploy.data import Labelled, read_images, read_labelled
-from recollect.deploy.folder import LearnedTask, Model, Settings, load_model, save_version
+from recollect.deploy.data import Labelled, class_name, read_images, read_labelled
+from recollect.deploy.folder import load_model, save_version
 from recollect.deploy.learning import learn
+from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.reading import Reader
 from recollect.engine import Observer, Runtime
 from recollect.engine.runtime import to_host
 from recollect.errors import UserError
 from recollect.nets import backbones
 from recollect.registry import lookup
+from recollect.runs.lock import locked
+from recollect.runs.settings import check, options_of_function
 
 
 class ContinualClassifier:
@@ -59,12 +62,11 @@ class ContinualClassifier:
         self._module = backbone if isinstance(backbone, nn.Module) else None
         name = "own" if isinstance(backbone, nn.Module) else backbone
         lookup("backbone", backbones(), name)
-        if not 16 <= image_size <= 1024:
-            raise UserError(f"image_size lies between 16 and 1024 pixels, got {image_size}")
+        options = check_options(name, backbone_options)
         self._device = device
         self._settings = Settings(
             backbone=name,
-            backbone_options=dict(backbone_options),
+            backbone_options=options,
             image_size=image_size,
             epochs=epochs,
             learning_rate=learning_rate,
@@ -83,6 +85,11 @@ class ContinualClassifier:
         if self._model is None:
             raise UserError("nothing has been learned yet; call learn(data, task=...) first")
         return self._model
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether there is a task to be read."""
+        return self._model is not None
 
     @property
     def tasks_(self) -> list[LearnedTask]:
@@ -108,7 +115,7 @@ class ContinualClassifier:
         data: Any,
         task: str,
         *,
-        work: Path | None = None,
+        work: str | Path | None = None,
         observer: Observer | None = None,
         heed_signals: bool = False,
         checkpoint_seconds: float = 300.0,
@@ -126,7 +133,7 @@ class ContinualClassifier:
                 labelled,
                 task,
                 runtime,
-                work or Path(folder) / "work",
+                Path(work or Path(folder) / "work"),
                 self._module,
                 observer=observer,
                 heed_signals=heed_signals,
@@ -157,7 +164,9 @@ class ContinualClassifier:
     def score(self, x: Any, y: Sequence[Any], task: str | None = None) -> float:
         """The share of images classified right."""
         found = self.predict(x, task)
-        return float(np.mean([name == str(label) for name, label in zip(found, y, strict=True)]))
+        if len(found) != len(y) or not found:
+            raise UserError(f"give one label an image, and at least one; got {len(found)} images, {len(y)} labels")
+        return float(np.mean([name == class_name(label) for name, label in zip(found, y, strict=True)]))
 
     def features(self, x: Any, as_of: str | None = None) -> np.ndarray:
         """Features [n, d]: today's or, as of a task, an estimate of those that the model gave when it had learned it.
@@ -168,7 +177,10 @@ class ContinualClassifier:
 
     def save(self, folder: str | Path) -> Self:
         """Write a model folder, or a further version into one."""
-        save_version(Path(folder), self.model)
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        with locked(place):
+            save_version(place, self.model)
         return self
 
     @classmethod
@@ -201,6 +213,12 @@ class ContinualClassifier:
         if task not in names:
             raise UserError(f"there is no task {task!r}; the model has learned {', '.join(names)}")
         return names.index(task)
+
+
+def check_options(backbone: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a backbone, each known and of its type."""
+    known = options_of_function("backbone", lookup("backbone", backbones(), backbone).make)
+    return {name: check(lookup("option", known, name), value) for name, value in given.items()}
 
 
 def to_array(tensor: Tensor) -> np.ndarray:

@@ -15,8 +15,9 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from recollect.engine.runtime import to_host
 from recollect.errors import UserError
-from recollect.streams.images import class_pictures, decode_image
+from recollect.streams.images import class_pictures, decode_image, upright
 
 Progress = Callable[[Iterable[Path], int], Iterable[Path]]
 
@@ -47,17 +48,22 @@ def read_labelled(data: Any, size: int, progress: Progress = lambda paths, num: 
     """From a folder with a sub-folder a class, a pair of arrays, a Dataset or a DataLoader."""
     if isinstance(data, str | Path):
         return _from_folder(Path(data), size, progress)
-    if isinstance(data, tuple) and len(data) == 2:
+    if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], tuple | list):
         images, labels = data
-        return _joined([_sized(image, size) for image in images], [_name(label) for label in labels])
+        return _joined([_sized(image, size) for image in images], [class_name(label) for label in labels])
     pairs = list(_pairs(data))
-    return _joined([_sized(image, size) for image, _ in pairs], [_name(label) for _, label in pairs])
+    return _joined([_sized(image, size) for image, _ in pairs], [class_name(label) for _, label in pairs])
 
 
 def read_images(data: Any, size: int) -> Tensor:
     """Images alone, [n, 3, size, size] of bytes: an array or tensor of them, or paths."""
-    if isinstance(data, str | Path):
+    if isinstance(data, str | Path | Image.Image):
         data = [data]
+    shape = tuple(getattr(data, "shape", ()))
+    is_one = len(shape) == 2 or (len(shape) == 3 and 3 in (shape[0], shape[2]))
+    if is_one or not isinstance(data, Iterable):
+        what = f"what looks like one image, of shape {list(shape)}" if is_one else type(data).__name__
+        raise UserError(f"give a list of images, or an array [n, height, width, 3] or [n, h, w, 1]; got {what}")
     found = []
     for each in data:
         if isinstance(each, str | Path):
@@ -70,9 +76,10 @@ def read_images(data: Any, size: int) -> Tensor:
 def _from_folder(folder: Path, size: int, progress: Progress) -> Labelled:
     folders = class_pictures(folder)
     listed = [(path, name) for name, paths in folders.items() for path in paths]
+    names = [class_name(name) for _, name in listed]
     paths = progress((path for path, _ in listed), len(listed))
     images = [torch.from_numpy(decode_image(_open(path), str(path), size)) for path in paths]
-    return _joined(images, [name for _, name in listed])
+    return _joined(images, names)
 
 
 def _open(path: Path) -> io.BytesIO:
@@ -98,37 +105,45 @@ def _pairs(data: Any) -> Iterator[tuple[Any, Any]]:
 
 def _sized(image: Any, size: int) -> Tensor:
     """One image of any kind as bytes [3, size, size]: its middle square, resized."""
-    picture = image if isinstance(image, Image.Image) else _picture(image)
-    picture = ImageOps.exif_transpose(picture).convert("RGB")
+    picture = upright(image) if isinstance(image, Image.Image) else _picture(image).convert("RGB")
     if picture.size != (size, size):
         picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1)))
 
 
 def _picture(image: Any) -> Image.Image:
-    array = np.asarray(image)
+    array = np.asarray(to_host(image.float()) if isinstance(image, Tensor) and image.is_floating_point() else image)
     if array.ndim == 2:
         array = array[:, :, None]
-    if array.ndim != 3 or (array.shape[0] not in (1, 3) and array.shape[2] not in (1, 3)):
+    if array.ndim != 3 or not array.size or (array.shape[0] not in (1, 3) and array.shape[2] not in (1, 3)):
         raise UserError(f"an image has the shape [height, width], [h, w, 3] or [3, h, w]; got {list(array.shape)}")
     if array.shape[2] not in (1, 3):
         array = array.transpose(1, 2, 0)
     if array.dtype != np.uint8:
         if (
-            not np.issubdtype(array.dtype, np.floating)
+            not array.size
+            or not np.issubdtype(array.dtype, np.floating)
             or not np.isfinite(array).all()
             or array.min() < 0
             or array.max() > 1
         ):
-            raise UserError(
-                f"pixels are bytes, or numbers from 0 to 1; got {array.dtype} from {array.min()} to {array.max()}"
-            )
+            span = f" from {array.min()} to {array.max()}" if array.size else " without any"
+            raise UserError(f"pixels are bytes, or numbers from 0 to 1; got {array.dtype}{span}")
         array = np.rint(array * 255).astype(np.uint8)
     return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
 
 
-def _name(label: Any) -> str:
-    return str(label.tolist() if hasattr(label, "tolist") else label)
+def class_name(label: Any) -> str:
+    """A label as a class's name: a text, or a whole number."""
+    plain = label.tolist() if hasattr(label, "tolist") else label
+    if isinstance(plain, float) and plain.is_integer():
+        plain = int(plain)
+    if not isinstance(plain, str | int) or not str(plain).strip():
+        raise UserError(f"a label is a text or a whole number, got {label!r}")
+    name = str(plain)
+    if not name.isprintable():  # also what a file system could not decode
+        raise UserError(f"the class {name!r} has a name that cannot be printed; rename it")
+    return name
 
 
 def _joined(images: Sequence[Tensor], names: Sequence[str]) -> Labelled:

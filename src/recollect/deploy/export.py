@@ -49,7 +49,7 @@ class Graph(nn.Module):
         self.temperature = model.temperature
         self.temperatures = [task.temperature for task in model.tasks]
         size = model.settings.image_size
-        for module in self.learner.modules():
+        for module in self.learner.rfe.chain.auxiliaries.modules():
             for name, child in module.named_children():
                 if isinstance(child, nn.AdaptiveMaxPool2d) and size % POOLED_SIZE:
                     setattr(module, name, StaticPool(size))
@@ -84,6 +84,8 @@ def export(classifier: ContinualClassifier, path: Path) -> None:
         import onnxscript  # noqa: F401  (torch.onnx needs it)
     except ImportError as error:
         raise UserError("recollect export needs ONNX: pip install 'recollect[onnx]'") from error
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"{path} is a folder, or lies in none that exists; give a file such as model.onnx")
     size = classifier.settings.image_size
     graph = Graph(ContinualClassifier.of(classifier.model, backbone=classifier.module, device="cpu")).eval()
     example = torch.randint(0, 256, (2, 3, size, size), dtype=torch.uint8)

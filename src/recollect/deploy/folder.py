@@ -10,118 +10,125 @@ model/
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import os
 import re
 import shutil
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
-from torch import Tensor
 
+from recollect.deploy.model import FORMAT, LearnedTask, Model, Settings
 from recollect.engine.checkpoint import sync
 from recollect.errors import UserError
-from recollect.runs import read_json, write_json
+from recollect.runs import write_json
 
-FORMAT = 2
 UNFINISHED = "unfinished"
 KEPT = 5  # versions; older ones go
 MOST_BYTES = 8 << 30
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a model learns; fixed when it is made."""
-
-    backbone: str = "resnet18"
-    backbone_options: dict[str, Any] = field(default_factory=dict)
-    image_size: int = 64
-    epochs: int = 20
-    learning_rate: float = 5e-4
-    batch_size: int = 32
-    patience: int = 6
-    """A phase ends early after so many epochs without a better validation loss."""
-    alpha: float = 1.0
-    seed: int = 0
-    flip: bool = True
-    precision: str = "fp32"
-
-
-@dataclass(frozen=True)
-class LearnedTask:
-    """What is kept of a task: names and numbers."""
-
-    name: str
-    classes: tuple[str, ...]
-    images: dict[str, int]
-    accuracy: float | None
-    """Percent of its validation images classified right within the task, when it was learned."""
-    temperature: float
-    """Of its probabilities, chosen on those images."""
-    drifted: float | None
-    """RMSE that learning it moved the features of its images by."""
-    rectified: float | None
-    """RMSE that the retrospector leaves of that."""
-    typical: tuple[float, float]
-    """Mean and deviation of its validation images' distance (1 less the cosine) to the nearest class mean."""
-    learned: str
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Model:
-    """A version of a model: all that is needed to read images and to learn more."""
-
-    settings: Settings
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    tasks: tuple[LearnedTask, ...]
-    temperature: float
-    """Of the probabilities over all classes."""
-    tensors: dict[str, Tensor] = field(repr=False)
-    checks: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Accuracy on each task of test images seen by `check`, by their digest, the first time."""
-
-    def to_json(self) -> dict[str, Any]:
-        plain = {key: value for key, value in asdict(replace(self, tensors={})).items() if key != "tensors"}
-        return {"format": FORMAT, **plain}
+MOST_ABOUT = 64 << 20
 
 
 def save_version(folder: Path, model: Model) -> str:
     """Write a version beside the others and make it the current one; a crash leaves the old one current."""
-    name = f"{len(model.tasks):03}-{_slug(model.tasks[-1].name)}"
-    versions = folder / "versions"
-    versions.mkdir(parents=True, exist_ok=True)
-    aside = versions / UNFINISHED
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    weights = aside / "weights.safetensors"
-    try:
-        save_file({key: tensor.contiguous() for key, tensor in model.tensors.items()}, weights)
-        sync(weights)
-        write_json(aside / "model.json", model.to_json() | {"sha256": _hash(weights)})
-        sync(aside)
-    except (OSError, SafetensorError) as error:
+    versions, known = folder / "versions", _lineages(folder)
+    mine = [asdict(task) for task in model.tasks]
+    _refuse_another(folder, known, mine)
+    same = [name for name, tasks in known.items() if tasks == _plain(mine)]
+    name = same[0] if same else _free(f"{len(model.tasks):03}-{_slug(model.tasks[-1].name)}", versions)
+    if not same:
+        versions.mkdir(parents=True, exist_ok=True)
+        aside = versions / UNFINISHED
         shutil.rmtree(aside, ignore_errors=True)
-        raise UserError(
-            f"the model cannot be written to {folder} ({error}); make room. The old model is whole"
-        ) from error
-    if (versions / name).exists():  # of a learn that was rolled back
-        shutil.rmtree(versions / name)
-    os.replace(aside, versions / name)
-    sync(versions)
+        aside.mkdir()
+        weights = aside / "weights.safetensors"
+        try:
+            save_file({key: tensor.contiguous() for key, tensor in model.tensors.items()}, weights)
+            sync(weights)
+            write_json(aside / "model.json", _sealed(model.to_json() | {"sha256": _hash(weights)}))
+            sync(aside)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise UserError(
+                f"the model cannot be written to {folder} ({error}); make room. The old model is whole"
+            ) from error
+        os.replace(aside, versions / name)
+        sync(versions)
     point_to(folder, name)
-    for old in sorted(path for path in versions.iterdir() if path.name != name)[: -(KEPT - 1)]:
-        shutil.rmtree(old)
+    _prune(folder, _plain(mine))
     return name
+
+
+def _refuse_another(folder: Path, known: Mapping[str, Any], mine: Sequence[Any]) -> None:
+    """A folder takes versions that go on from its current one, and nothing else's."""
+    if not (folder / "model.json").exists():
+        strangers = [path.name for path in folder.iterdir() if not is_ours(path.name)] if folder.exists() else []
+        if strangers or known:
+            what = f"it holds {strangers[0]}" if strangers else "it has versions but no model.json"
+            raise UserError(f"{folder} cannot take this model: {what}; give an empty or new folder")
+        return
+    held = known.get(current(folder))
+    if held is None or held != _plain(mine)[: len(held)]:
+        raise UserError(f"{folder} holds another model; save this one to an empty or new folder")
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file or folder in a model folder is one of ours, or what a crash left of one."""
+    return name in ("model.json", "versions", "lock", UNFINISHED) or name.endswith(f".{UNFINISHED}")
+
+
+def _prune(folder: Path, tasks: Sequence[Any]) -> None:
+    """Keep so many versions: those that the current one came from first, newest first."""
+    known = _lineages(folder)
+    came_from = [name for name, held in known.items() if held == tasks[: len(held)]]
+    others = sorted(known.keys() - set(came_from), key=lambda name: str(known[name][-1]["learned"]))
+    for name in [*sorted(came_from, key=lambda name: -len(known[name])), *reversed(others)][KEPT:]:
+        shutil.rmtree(folder / "versions" / name)
+
+
+def _lineages(folder: Path) -> dict[str, Any]:
+    """The tasks of every version that can be read, by its name."""
+    found = {}
+    for name in versions_of(folder):
+        try:
+            found[name] = read_about(folder / "versions" / name)["tasks"]
+        except UserError:
+            continue
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """As it comes back from JSON."""
+    return json.loads(json.dumps(value))
+
+
+def _free(name: str, versions: Path) -> str:
+    """The name, with a number where a branch that was rolled back has it."""
+    others = itertools.count(2)
+    found = name
+    while (versions / found).exists():
+        found = f"{name}-{next(others)}"
+    return found
+
+
+def _sealed(about: dict[str, Any]) -> dict[str, Any]:
+    return about | {"digest": _digest(about)}
+
+
+def _digest(about: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in about.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def note_checks(folder: Path, version: str, checks: dict[str, dict[str, float]]) -> None:
     """Keep accuracies that `check` found with a version."""
-    path = folder / "versions" / version / "model.json"
-    write_json(path, read_json(path) | {"checks": checks})
+    path = folder / "versions" / version
+    write_json(path / "model.json", _sealed(read_about(path) | {"checks": checks}))
 
 
 def point_to(folder: Path, name: str) -> None:
@@ -133,13 +140,20 @@ def point_to(folder: Path, name: str) -> None:
 def current(folder: Path) -> str:
     """The name of the version in use."""
     path = folder / "model.json"
+    kept = versions_of(folder)
+    remedy = f"go back to a version with recollect rollback {folder} --to {kept[-1]}" if kept else "restore it"
     if not path.exists():
+        if kept:
+            raise UserError(f"{path} is lost; {remedy}")
         raise UserError(f"{folder} holds no model; make one with recollect learn {folder} IMAGES --task NAME")
-    about = read_json(path)
-    name = about.get("current") if isinstance(about, dict) else None
-    if not isinstance(name, str) or not re.fullmatch(r"\d{3,}-[\w.-]+", name):
-        raise UserError(f"{path} is no model's; restore it, or point it to a folder under {folder / 'versions'}")
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read ({error}); {remedy}") from error
     _check_format(about, path)
+    name = about.get("current")
+    if not isinstance(name, str) or not re.fullmatch(r"\d{3,}-[\w.-]+", name):
+        raise UserError(f"{path} is no model's; {remedy}")
     return name
 
 
@@ -148,13 +162,50 @@ def versions_of(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "versions").glob("[0-9]*") if (path / "model.json").exists())
 
 
+def roll_back(folder: Path, to: str) -> str:
+    """Make the version that ends with a task, or that is called so, the current one; its name.
+
+    Of several that end with the task, one that the current version came from counts.
+    """
+    known = _lineages(folder)
+    named = [name for name, tasks in known.items() if to in (name, tasks[-1]["name"])]
+    try:
+        tasks = known.get(current(folder), [])
+    except UserError:  # the pointer is lost or damaged, and is written anew
+        tasks = []
+    line = [name for name in named if known[name] == tasks[: len(known[name])]]
+    if len(line or named) != 1:
+        shown = ", ".join(f"{name} ({tasks[-1]['name']})" for name, tasks in known.items()) or "none that can be read"
+        what = f"several versions end with {to!r}" if named else f"there is no version that ends with {to!r}"
+        raise UserError(f"{what}; name one of: {shown}")
+    (found,) = line or named
+    load_model(folder, found)
+    point_to(folder, found)
+    return found
+
+
+def read_about(place: Path) -> dict[str, Any]:
+    """A version's model.json, checked against its own digest."""
+    path = place / "model.json"
+    try:
+        if path.stat().st_size > MOST_ABOUT:
+            raise ValueError(f"{path.stat().st_size} bytes, more than {MOST_ABOUT}")
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error})") from error
+    _check_format(about, path)
+    if about.get("digest") != _digest(about):
+        raise UserError(f"{path} is damaged (it does not match its digest)")
+    return dict(about)
+
+
 def load_model(folder: Path, version: str | None = None) -> Model:
-    """The current version of a model, or another; checked against its hash and schema."""
-    place = folder / "versions" / (version or current(folder))
-    about = read_json(place / "model.json")
+    """The current version of a model, or another; checked against its hashes."""
+    name = version or current(folder)
+    place = folder / "versions" / name
     weights = place / "weights.safetensors"
     try:
-        _check_format(about, place / "model.json")
+        about = read_about(place)
         if weights.stat().st_size > MOST_BYTES:
             raise ValueError(f"{weights.stat().st_size} bytes, more than {MOST_BYTES}")
         data = weights.read_bytes()
@@ -169,14 +220,15 @@ def load_model(folder: Path, version: str | None = None) -> Model:
             tensors=load(data),
             checks=dict(about["checks"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
-        raise UserError(
-            f"the model in {place} is damaged ({error}); go back with recollect rollback {folder}"
-        ) from error
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
+        others = [each for each in _lineages(folder) if each != name]
+        remedy = f"go back with recollect rollback {folder} --to {others[-1]}" if others else "restore it from a copy"
+        raise UserError(f"the model in {place} cannot be used ({error}); {remedy}") from error
 
 
 def _task(data: dict[str, Any]) -> LearnedTask:
-    fixed = {"classes": tuple(data["classes"]), "typical": (float(data["typical"][0]), float(data["typical"][1]))}
+    usual = data["typical"]
+    fixed = {"classes": tuple(data["classes"]), "typical": None if usual is None else (usual[0], usual[1])}
     return LearnedTask(**{**data, **fixed})
 
 
@@ -184,12 +236,13 @@ def _check_format(about: Any, path: Path) -> None:
     found = about.get("format") if isinstance(about, dict) else None
     if found != FORMAT:
         raise UserError(
-            f"{path} has the format {found!r}, this recollect reads {FORMAT}; use the version that wrote it"
+            f"{path} has the format {found!r}, this recollect reads {FORMAT}; use the recollect that wrote it, "
+            "or learn the model anew"
         )
 
 
 def _slug(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "task"
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:40] or "task"
 
 
 def _hash(path: Path) -> str:

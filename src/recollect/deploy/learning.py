@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import warnings
 from contextlib import nullcontext
@@ -15,13 +16,14 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from recollect.deploy.data import Labelled
-from recollect.deploy.folder import LearnedTask, Model, Settings
+from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.reading import Reader, build, fit_temperature, infos, kept, pixels_of, whole
 from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, Training, checkpoint, listening
 from recollect.errors import UserError
@@ -50,6 +52,7 @@ def learn(
     heed_signals: bool = False,
 ) -> Model:
     """The model after one more task; a learn of the same data that was cut goes on from its checkpoints in `work`."""
+    check_name(name)
     past = model.tasks if model else ()
     if name in {task.name for task in past}:
         raise UserError(f"the task {name!r} is learned already; choose another name, or roll back to before it")
@@ -74,7 +77,7 @@ def learn(
     identity = _identity(before, data, name)
     place = work / identity
     if checkpoint.newest(place) is None:
-        shutil.rmtree(work, ignore_errors=True)
+        _drop_others(work)
         if past:
             _begin(place, before, identity, backbone)
     training = Training(epochs=settings.epochs, learning_rate=settings.learning_rate, batch_size=settings.batch_size)
@@ -87,16 +90,34 @@ def learn(
     drift = _drift(learner, validation, pixels_of(before), runtime)
     seconds = perf_counter() - started
     accuracy = record.matrices["til"][-1][info.index]
-    task = LearnedTask(name, data.class_names, data.count(), accuracy, 1.0, *drift, (1.0, 0.0),
+    task = LearnedTask(name, data.class_names, data.count(), accuracy, 1.0, *drift, None,
                        datetime.now(UTC).isoformat(timespec="seconds"), seconds)  # fmt: skip
     after = replace(before, tasks=(*past, task), tensors=kept(learner))
     return _calibrated(after, validation, runtime, backbone)
+
+
+def _drop_others(work: Path) -> None:
+    """Remove the checkpoints of learns that were cut and are not gone on with; nothing else that lies there."""
+    for path in sorted(work.glob("*")):
+        if re.fullmatch(r"[0-9a-f]{32}", path.name) and path.is_dir():
+            warnings.warn(f"{path} is of a learn of other images, another name or another model; dropped", stacklevel=3)
+            shutil.rmtree(path)
+
+
+def check_name(task: Any) -> None:
+    """A task's name is also a folder's, of test images."""
+    if not isinstance(task, str) or not task.strip() or len(task) > 100 or task.startswith("."):
+        raise UserError(f"a task's name is a text of 1 to 100 letters that does not begin with a dot, got {task!r}")
+    if set(task) & set("/\\") or not task.isprintable():
+        raise UserError(f"a task's name has no slash and nothing that cannot be printed, got {task!r}")
 
 
 def warn_of(data: Labelled) -> None:
     """Say where a class has too few images, or far fewer than another."""
     counts = data.count()
     few = [name for name, number in counts.items() if number < FEW]
+    if not any(_num_held(number) for number in counts.values()):
+        warnings.warn("too few images to hold any out: accuracy and calibration stay as they were", stacklevel=3)
     if few:
         shown = ", ".join(f"{name!r} ({counts[name]})" for name in few[:5])
         warnings.warn(f"fewer than {FEW} images of {shown}: what is learned of them will be poor", stacklevel=3)
@@ -106,6 +127,11 @@ def warn_of(data: Labelled) -> None:
         warnings.warn(f"{sizes}: the model will favour the former", stacklevel=3)
 
 
+def _num_held(num_images: int) -> int:
+    """Of so many images of a class, how many are held out for validation."""
+    return min(round(VALIDATION * num_images), num_images - 1)
+
+
 def _split(data: Labelled, seed: int, task: int, first_unit: int) -> tuple[Split, Split]:
     """Training and validation images, drawn class by class; labels count the classifier's units."""
     train, held = [], []
@@ -113,7 +139,7 @@ def _split(data: Labelled, seed: int, task: int, first_unit: int) -> tuple[Split
         rows = (data.labels == label).nonzero()[:, 0]
         key = Key(seed) / "validation" / task / label
         rows = rows[torch.randperm(len(rows), generator=key.generator())]
-        num = min(round(VALIDATION * len(rows)), len(rows) - 1)
+        num = _num_held(len(rows))
         held.append(rows[:num])
         train.append(rows[num:])
     chosen, kept_out = torch.cat(train).sort().values, torch.cat(held).sort().values
@@ -168,8 +194,10 @@ def _calibrated(model: Model, validation: Split, runtime: Runtime, backbone: nn.
     found = reader.outputs(images)
     units = reader.learner.network.units(len(model.tasks) - 1)
     within = fit_temperature(found.within[:, units], labels - units.start)
-    across = fit_temperature(found.across, labels)
+    names = [name for task in model.tasks for name in task.classes]
+    owner = torch.tensor([names.index(name) for name in names])  # a class that came back counts as one
+    across = fit_temperature(found.across, labels, owner) if len(labels) else model.temperature
     away: Tensor = reader.distances(images)
-    typical = (float(away.mean()), float(away.std(correction=0))) if len(away) else (1.0, 0.0)
+    typical = (float(away.mean()), float(away.std(correction=0))) if len(away) else None
     newest = replace(model.tasks[-1], temperature=within, typical=typical)
     return replace(model, tasks=(*model.tasks[:-1], newest), temperature=across)

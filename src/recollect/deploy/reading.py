@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recollect.deploy.folder import Model, Settings
+from recollect.deploy.model import Model, Settings
 from recollect.engine import Runtime
 from recollect.engine.runtime import to_host
 from recollect.errors import UserError
@@ -42,6 +43,7 @@ def build(
     shape = (3, settings.image_size, settings.image_size)
     if (backbone is not None) != (settings.backbone == "own"):
         raise UserError("this model has a backbone of your own; give the same module as backbone=")
+    backbone = deepcopy(backbone)  # the caller's own stays as it is
     if backbone is None:
         with (key / "backbone").initialising():
             make, options = backbones()[settings.backbone].make, dict(settings.backbone_options)
@@ -141,8 +143,10 @@ def pixels_of(model: Model) -> Pixels:
     return Pixels(model.mean, model.std, padding=model.settings.image_size // 8, flip=model.settings.flip)
 
 
-def fit_temperature(logarithms: Tensor, labels: Tensor) -> float:
+def fit_temperature(logarithms: Tensor, labels: Tensor, owner: Tensor | None = None) -> float:
     """What to divide log-probabilities by so that the labels are likeliest: a search on a fine grid, 0.2 to 20.
+
+    With `owner`, the class of each unit, units of one class count together.
 
     One image in n + 2 is taken to be of any class (the rule of succession), so that few images without a mistake do not
     make the model sure of everything.
@@ -150,5 +154,10 @@ def fit_temperature(logarithms: Tensor, labels: Tensor) -> float:
     if not len(labels) or logarithms.shape[1] < 2:
         return 1.0
     grid, doubt = torch.logspace(-0.7, 1.3, 81), 1 / (len(labels) + 2)
-    losses = [F.cross_entropy(logarithms / t, labels, label_smoothing=doubt) for t in grid]
+    owner = torch.arange(logarithms.shape[1]) if owner is None else owner
+    members = F.one_hot(owner, logarithms.shape[1]).float()
+    losses = []
+    for t in grid:
+        logs = ((logarithms / t).softmax(1) @ members).clamp(min=1e-30).log()
+        losses.append(F.cross_entropy(logs, owner[labels], label_smoothing=doubt))
     return float(grid[int(torch.stack(losses).argmin())])

@@ -55,8 +55,11 @@ class Shift:
 def measure_shift(classifier: ContinualClassifier, images: Any) -> Shift:
     """On unlabelled images."""
     away = classifier.reader.distances(images)
-    usual = fmean(task.typical[0] for task in classifier.tasks_)
-    limit = max(mean + 3 * deviation for mean, deviation in (task.typical for task in classifier.tasks_))
+    typical = [task.typical for task in classifier.tasks_ if task.typical is not None]
+    if not typical:
+        raise UserError("no images were held out when the tasks were learned, so there is nothing to compare with")
+    limit = max(mean + 3 * deviation for mean, deviation in typical)
+    usual = fmean(mean for mean, _ in typical)
     return Shift(len(away), float(away.mean()), usual, float((away > limit).float().mean()))
 
 
@@ -77,7 +80,7 @@ class Checked:
 
     @property
     def forgetting(self) -> float | None:
-        return None if self.before is None else self.before - self.within
+        return None if self.before is None else self.before - self.within  # None: this check is the first figure
 
 
 def check(folder: Path, images: Path, device: str = "auto") -> list[Checked]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from recollect.errors import UserError
 from recollect.rng import Key
@@ -40,16 +40,25 @@ def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.nda
         with Image.open(file) as opened:
             if opened.width * opened.height > MOST_PIXELS:
                 raise ValueError(f"{opened.width} x {opened.height} pixels, more than {MOST_PIXELS}")
-            upright = ImageOps.exif_transpose(opened)
-            if upright.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip to white
-                upright = Image.fromarray((np.asarray(upright).clip(0, 65535) // 257).astype(np.uint8))
-            picture = upright.convert("RGB")
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            picture = upright(opened)
+    except Exception as error:  # a damaged file makes Pillow raise almost anything
         why = str(error) if "pixels" in str(error) else type(error).__name__
         raise UserError(f"{where} is not a readable image ({why}); replace it or take it out") from error
     if size is not None:
         picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+
+
+def upright(opened: Image.Image) -> Image.Image:
+    """A picture of any mode as RGB, turned as its EXIF says; what is transparent becomes white."""
+    found = ImageOps.exif_transpose(opened)
+    if found.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip to white
+        found = Image.fromarray((np.asarray(found).clip(0, 65535) // 257).astype(np.uint8))
+    if found.mode == "F":
+        raise ValueError("floating-point pixels")
+    if found.has_transparency_data:
+        found = Image.alpha_composite(Image.new("RGBA", found.size, "white"), found.convert("RGBA"))
+    return found.convert("RGB")
 
 
 def load_folder(options: StreamOptions, data_root: Path | None) -> Dataset:

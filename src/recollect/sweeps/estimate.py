@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from time import perf_counter
 from typing import Any
 
@@ -79,8 +80,11 @@ def seconds_an_image(
 
 
 def _network(backbone: str, options: Mapping[str, Any], shape: tuple[int, int, int]) -> nn.Module:
-    untrained = {"weights": "none"} if "weights" in options else {}  # the same work, and nothing to fetch
-    made = as_backbone(backbones()[backbone].make(shape, **{**options, **untrained}), shape)
+    make = backbones()[backbone].make
+    untrained = (
+        {"weights": "none"} if "weights" in signature(make).parameters else {}
+    )  # the same work, nothing to fetch
+    made = as_backbone(make(shape, **{**options, **untrained}), shape)
     feature_dim: int = made.feature_dim  # type: ignore[assignment]
     return nn.Sequential(made, nn.Linear(feature_dim, 10))
 

@@ -1,0 +1,243 @@
+"""Model folders survive what people and machines do to them: lost pointers, damage, branches, litter, odd names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch import nn
+
+from recollect import ContinualClassifier
+from recollect.audit import take_stock
+from recollect.deploy import load_model, versions_of
+from recollect.deploy.data import read_images
+from recollect.deploy.folder import current, roll_back
+from recollect.deploy.report import measure_shift
+from recollect.errors import UserError
+from tests.runs.test_runs import recollect
+
+SMALL: dict[str, Any] = {"image_size": 32, "epochs": 1, "device": "cpu", "precision": "fp32"}
+LEARN = ("--backbone", "convnet", "--image-size", "32", "--epochs", "1", "--device", "cpu")
+
+
+def images(seed: int = 0, num: int = 24) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (num, 32, 32, 3), dtype=np.uint8)
+
+
+def taught(*tasks: str, **options: Any) -> ContinualClassifier:
+    model = ContinualClassifier(**({"backbone": "convnet"} | SMALL | options))
+    for number, task in enumerate(tasks):
+        model.learn((images(number), [f"{task}a", f"{task}b"] * 12), task=task)
+    return model
+
+
+def photos(folder: Path, names: tuple[str, ...] = ("a", "b"), num: int = 10) -> Path:
+    for number, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        for place, image in enumerate(images(number, num)):
+            Image.fromarray(image).save(folder / name / f"{place}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three versions."""
+    folder = tmp_path_factory.mktemp("models") / "model"
+    model = ContinualClassifier("convnet", **SMALL)
+    for number, task in enumerate(("may", "june", "july")):
+        model.learn((images(number), [f"{task}a", f"{task}b"] * 12), task=task).save(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "model"))
+
+
+def test_a_lost_pointer_costs_nothing(folder: Path, tmp_path: Path) -> None:
+    (folder / "model.json").unlink()
+    with pytest.raises(UserError, match=r"model.json is lost; go back to a version with .* --to 003-july"):
+        load_model(folder)
+    done = recollect("learn", folder, photos(tmp_path / "p"), "--task", "may", *LEARN)
+    assert done.returncode == 2
+    assert versions_of(folder) == ["001-may", "002-june", "003-july"]
+    assert recollect("rollback", folder, "--to", "july").returncode == 0
+    assert len(load_model(folder).tasks) == 3
+
+
+def test_rollback_rescues_a_damaged_model(folder: Path) -> None:
+    weights = folder / "versions/003-july/weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    about = folder / "versions/001-may/model.json"
+    about.write_text(about.read_text().replace("maya", "cat"))  # an edited version does not stand in the way
+    with pytest.raises(UserError, match=r"do not match their hash\); go back with recollect rollback .* --to 002-june"):
+        load_model(folder)
+    with pytest.raises(UserError, match="does not match its digest"):
+        load_model(folder, "001-may")
+    done = recollect("rollback", folder, "--to", "june")
+    assert done.returncode == 0, done.stderr
+    assert [task.name for task in load_model(folder).tasks] == ["may", "june"]
+
+
+def test_branches_keep_their_ancestors_and_are_told_apart(folder: Path) -> None:
+    for number in range(4):
+        roll_back(folder, "june")
+        branch = ContinualClassifier.load(folder, device="cpu")
+        branch.learn((images(9 + number), ["x", "y"] * 12), task="july").save(folder)
+    names = versions_of(folder)
+    assert len(names) == 5
+    assert {"001-may", "002-june", current(folder)} <= set(names)
+    assert roll_back(folder, "july") == current(folder)  # of this line, not of another branch
+    roll_back(folder, "may")
+    with pytest.raises(UserError, match=r"several versions end with 'july'; name one of: 001-may \(may\)"):
+        roll_back(folder, "july")
+    assert roll_back(folder, names[-1]) == names[-1]
+
+
+def test_saving_again_or_elsewhere(folder: Path, tmp_path: Path) -> None:
+    model = ContinualClassifier.load(folder, device="cpu")
+    model.save(folder)
+    assert versions_of(folder) == ["001-may", "002-june", "003-july"]
+    with pytest.raises(UserError, match="holds another model; save this one to an empty or new folder"):
+        taught("may").save(folder)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/thesis.txt").write_text("x")
+    with pytest.raises(UserError, match=r"it holds thesis.txt; give an empty or new folder"):
+        model.save(tmp_path / "other")
+
+
+def test_a_folder_for_checkpoints_keeps_what_else_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("x")
+    (tmp_path / ("0" * 32)).mkdir()
+    model = ContinualClassifier("convnet", **SMALL)
+    with pytest.warns(UserWarning, match="of a learn of other images, another name or another model; dropped"):
+        model.learn((images(), ["a", "b"] * 12), task="may", work=tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "x"
+
+
+def test_litter_of_a_crash_is_cleared_and_no_alarm(tmp_path: Path) -> None:
+    model, data = tmp_path / "model", photos(tmp_path / "p")
+    model.mkdir()
+    (model / "model.json.123.unfinished").write_text("{")
+    assert "something unknown" not in str(take_stock(model))
+    assert recollect("learn", model, data, "--task", "may", *LEARN).returncode == 0
+    assert not list(model.glob("*.123.unfinished"))
+    (model / "unfinished").mkdir()  # killed after the model was written, before this was removed
+    again = recollect("learn", model, data, "--task", "may", *LEARN)
+    assert again.returncode == 0
+    assert "was learned already" in again.stdout
+    assert recollect("learn", model, data, "--task", "may", *LEARN).returncode == 2
+
+
+@pytest.mark.parametrize("name", ["", " ", ".aug", "2026/05", "x" * 101, "a\nb", "\udcff", 5])
+def test_names_that_cannot_be_are_refused_before_any_work(name: Any) -> None:
+    with pytest.raises(UserError, match="a task's name"):
+        ContinualClassifier("convnet", **SMALL).learn((images(), ["a", "b"] * 12), task=name)
+
+
+def test_markup_and_length_do_no_harm(tmp_path: Path) -> None:
+    model, data = tmp_path / "model", photos(tmp_path / "p")
+    done = recollect("learn", model, data, "--task", "[red]" + "x" * 90, *LEARN)
+    assert done.returncode == 0, done.stderr
+    assert len(versions_of(model)[0]) < 60
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "width=abc"], "width"),
+        (["--set", "nope=1"], "nope"),
+        (["--set", "epochs=1.5"], "takes options of the backbone; epochs is none"),
+        (["--epochs", "0"], "epochs is a whole number from 1"),
+        (["--image-size", "9"], "image_size is a whole number from 16 to 1024, got 9"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(tmp_path: Path, words: list[str], message: str) -> None:
+    done = recollect("learn", tmp_path / "m", photos(tmp_path / "p"), "--task", "may", *words)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_labels_of_any_kind_name_the_same_class() -> None:
+    x, plain = images(), [0, 1] * 12
+    model = ContinualClassifier("convnet", **SMALL).learn((x, torch.tensor(plain)), task="may")
+    assert model.classes_ == ["0", "1"]
+    expected = model.score(x, plain)
+    for labels in (torch.tensor(plain), np.array(plain, dtype=float), ["0", "1"] * 12):
+        assert model.score(x, labels) == expected
+    for label in (None, 0.5, float("nan"), [1, 0], ""):
+        with pytest.raises(UserError, match="a label is a text or a whole number"):
+            model.learn((x, [label] * 24), task="june")
+    with pytest.raises(UserError, match="got 24 images, 3 labels"):
+        model.score(x, plain[:3])
+    with pytest.raises(UserError, match=r"one image, of shape \[32, 32, 3\]"):
+        model.predict(x[0])
+    assert len(model.predict(Image.fromarray(x[0]))) == 1
+
+
+def test_a_picture_is_the_same_by_path_and_in_hand(tmp_path: Path) -> None:
+    deep = Image.fromarray((np.arange(32 * 32).reshape(32, 32) * 60).astype(np.uint16))
+    clear = Image.new("RGBA", (32, 32), (255, 0, 0, 0))
+    for number, picture in enumerate((deep, clear)):
+        path = tmp_path / f"{number}.png"
+        picture.save(path)
+        by_path, in_hand = read_images([path], 32), read_images([Image.open(path)], 32)
+        assert torch.equal(by_path, in_hand)
+    assert read_images([tmp_path / "0.png"], 32).float().mean() < 160
+    assert int(read_images([tmp_path / "1.png"], 32).min()) == 255  # what is transparent is white
+
+
+def test_whatever_a_damaged_file_makes_pillow_raise_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(picture: Image.Image) -> Image.Image:
+        raise struct.error("unpack requires a buffer of 12 bytes")
+
+    Image.fromarray(images()[0]).save(tmp_path / "x.jpg")
+    monkeypatch.setattr(ImageOps, "exif_transpose", broken)
+    with pytest.raises(UserError, match=r"x.jpg is not a readable image \(error\); replace it or take it out"):
+        read_images([tmp_path / "x.jpg"], 32)
+
+
+@pytest.mark.filterwarnings("ignore:fewer than 10 images", "ignore:no validation images")
+def test_few_images_leave_calibration_and_shift_as_they_were() -> None:
+    model = taught("may")
+    before, far = model.model.temperature, images(5)
+    usual = measure_shift(model, read_images(far, 32)).usual
+    with pytest.warns(UserWarning, match="too few images to hold any out"):
+        model.learn((images(3, 3), ["x", "y", "z"]), task="june")
+    assert model.model.temperature == before
+    assert model.tasks_[-1].typical is None
+    assert measure_shift(model, read_images(far, 32)).usual == usual
+
+
+def test_a_module_of_one_s_own_stays_as_it_was() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten())
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    one, two = (ContinualClassifier(module, **SMALL).learn((images(), ["a", "b"] * 12), task="may") for _ in range(2))
+    for old, parameter in zip(before, module.parameters(), strict=True):
+        assert torch.equal(old, parameter)
+    kept = one.features(images())
+    two.learn((images(1), ["c", "d"] * 12), task="june")
+    assert np.array_equal(one.features(images()), kept)
+
+
+def test_the_gate_minds_what_predict_does(folder: Path, tmp_path: Path) -> None:
+    tests = tmp_path / "tests"
+    photos(tests / "may", ("maya", "mayb"), 6)
+    found = json.loads(recollect("check", folder, tests, "--json").stdout)
+    assert found[0]["task"] == "may"
+    across = found[0]["across"]
+    assert recollect("check", folder, tests, "--min-accuracy", min(across + 1, 100)).returncode == (
+        1 if across < 100 else 0
+    )
+    assert recollect("check", folder, tests, "--min-accuracy", across).returncode == 0
+    assert recollect("check", folder, tests, "--max-forgetting", "nan").returncode == 2
+    assert recollect("check", tests, tests).returncode == 2
+    assert not (tests / "lock").exists()
