@@ -629,7 +629,12 @@ def _draw_kept(main: Experiment, axes: Any) -> None:
         axes.annotate("joint", (3.88, bound), (0, 3), textcoords="offset points", fontsize=9, ha="right")
         axes.set_ylim(top=bound + 4)
     axes.set_xticks(list(places.values()), [f"{memory} images" for memory in places])
-    axes.set(xlim=(-0.3, 3.9), ylabel="accuracy after the last task, percent", title="RFE needs no old image", xlabel="old images kept")
+    axes.set(
+        xlim=(-0.3, 3.9),
+        ylabel="accuracy after the last task, percent",
+        title="RFE needs no old image",
+        xlabel="old images kept",
+    )
 
 
 def _apart(values: Sequence[float], least: float) -> list[float]:

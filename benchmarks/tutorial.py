@@ -293,15 +293,14 @@ def draw_months(checks: dict[str, dict[str, float]], path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     after = list(checks)
-    for month in MONTHS:
-        points = [(place, checks[name][month]) for place, name in enumerate(after) if month in checks[name]]
-        axes.plot(*zip(*points, strict=True), marker="o", linewidth=2, label=f"{month}'s test images")
-        for place, value in points:
-            axes.annotate(f"{value:.0f}", (place, value), (0, 7), textcoords="offset points", ha="center", fontsize=9)
-    axes.set_xticks(range(len(after)), [f"after {name}" for name in after])
-    axes.set_ylim(0, 100)
+    for number, name in enumerate(after):
+        places = [place + 0.26 * (number - 1) for place, month in enumerate(MONTHS) if month in checks[name]]
+        bars = axes.bar(places, list(checks[name].values()), 0.24, label=f"after {name}", color=f"C{number}")
+        axes.bar_label(bars, fmt="%.0f", fontsize=9)
+    axes.set_xticks(range(len(MONTHS)), [f"{month}'s test images" for month in MONTHS])
+    axes.set_ylim(0, 112)
     axes.set_ylabel("right, percent (task known)")
-    axes.legend(fontsize=9, loc="lower left")
+    axes.legend(fontsize=9, loc="upper center", ncol=3)
     figure.savefig(path, dpi=110)
 
 
