@@ -158,6 +158,7 @@ def test_the_commands_walk_two_months(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert "minutes" in done.stdout
         assert "keeps no image" in done.stdout
+        assert "goes on after" not in done.stdout
         write_folder(tmp_path / "test" / task, task, test=True)
     some = sorted((tmp_path / "test" / "may" / "0").iterdir())[:2]
     found = json.loads(recollect("predict", model, *some, "--json", "--top", 3).stdout)

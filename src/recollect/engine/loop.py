@@ -276,7 +276,8 @@ class Engine:
     def _say_what_changed(self, done: int) -> None:
         before, now = self.record.environment, self.runtime.describe()
         changed = {key: [value, now.get(key)] for key, value in before.items() if value != now.get(key)}
-        self.observer.event("resumed", tasks=done, changed=changed)
+        if before:  # else it begins after tasks that another engine has taught
+            self.observer.event("resumed", tasks=done, changed=changed)
         if changed:
             what = ", ".join(f"{key} was {was} and is {value}" for key, (was, value) in changed.items())
             warnings.warn(f"going on under another environment, so not to the same bits: {what}", stacklevel=2)
