@@ -11,7 +11,6 @@ import re
 import shutil
 import warnings
 from contextlib import nullcontext
-from copy import deepcopy
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -159,7 +158,7 @@ def _identity(before: Model, data: Labelled, name: str) -> str:
 
 def _begin(place: Path, before: Model, identity: str, backbone: nn.Module | None) -> None:
     """A checkpoint as the engine would have left it after the tasks learned so far."""
-    fresh = build(before.settings, deepcopy(backbone))
+    fresh = build(before.settings, backbone)
     for info in infos(before):
         fresh.begin_task(info)
     tensors = {f"learner.{name}": tensor for name, tensor in whole(fresh, before.tensors).items()}
