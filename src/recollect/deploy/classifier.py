@@ -79,6 +79,9 @@ class ContinualClassifier:
         self._model: Model | None = None
         self._reader: Reader | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_reader": None}  # made anew where it is needed
+
     @property
     def model(self) -> Model:
         """What has been learned."""
@@ -145,8 +148,8 @@ class ContinualClassifier:
     def predict_proba(self, x: Any, task: str | None = None) -> np.ndarray:
         """Probabilities [n, classes] in the order of `classes_` or, with a task, of its own classes.
 
-        `x` is an array or tensor of images, one image's path, or a list of paths. A class that several tasks hold has
-        the sum of its probabilities.
+        `x` is an array or tensor of images, an image or its path, a list of them, or a DataLoader. A class that several
+        tasks hold has the sum of its probabilities.
         """
         images = self._images(x)
         if task is not None:

@@ -56,7 +56,10 @@ def read_labelled(data: Any, size: int, progress: Progress = lambda paths, num: 
 
 
 def read_images(data: Any, size: int) -> Tensor:
-    """Images alone, [n, 3, size, size] of bytes: an array or tensor of them, or paths."""
+    """Images alone, [n, 3, size, size] of bytes: of an array or tensor, paths, or a DataLoader, its labels left out."""
+    if isinstance(data, torch.utils.data.DataLoader):
+        batches = [batch[0] if isinstance(batch, tuple | list) else batch for batch in data]
+        data = [image for batch in batches for image in batch]
     if isinstance(data, str | Path | Image.Image):
         data = [data]
     shape = tuple(getattr(data, "shape", ()))

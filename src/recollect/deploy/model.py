@@ -23,7 +23,7 @@ class Settings:
     learning_rate: float = 5e-4
     batch_size: int = 32
     patience: int = 6
-    """A phase ends early after so many epochs without a better validation loss."""
+    """A phase ends early after so many epochs without a better validation loss, with the best weights."""
     alpha: float = 1.0
     seed: int = 0
     flip: bool = True

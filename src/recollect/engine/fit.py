@@ -51,6 +51,7 @@ class Fit:
         self.update = Optimiser(learner, phase, plateau, self.num_steps, runtime.device, runtime.processes)
         self.epoch = 0
         self._best, self._since_best = math.inf, 0
+        self._best_weights: list[Tensor] = []
         self._views: Views | None = None
         self._plain: Views | None = None
 
@@ -75,7 +76,7 @@ class Fit:
             except NonFiniteLossError as error:
                 raise NonFiniteLossError(f"{error} of {self.title}, epoch {self.epoch + 1}") from error
             total = sum(losses.values())
-            self._best, self._since_best = (total, 0) if total < self._best else (self._best, self._since_best + 1)
+            self._watch(total)
             rates = self.update.end_epoch(losses)
             self.epoch += 1
             observer.report(loss, accuracy)
@@ -89,6 +90,21 @@ class Fit:
                 learning_rate=rates,
                 seconds=perf_counter() - started,
             )
+        if self._best_weights:
+            for weight, best in zip(self._weights(), self._best_weights, strict=True):
+                weight.copy_(best)
+
+    def _weights(self) -> list[Tensor]:
+        """All that training this phase moves."""
+        return [tensor for module in self.phase.training for tensor in module.state_dict().values()]
+
+    def _watch(self, loss: float) -> None:
+        """A phase that may end early keeps the weights of its best validation loss, and ends with them."""
+        self._since_best += 1
+        if loss < self._best:
+            self._best, self._since_best = loss, 0
+            if self.phase.schedule.patience:
+                self._best_weights = [tensor.clone() for tensor in self._weights()]
 
     def _has_stalled(self) -> bool:
         """Whether the phase has gone on for long enough without a better validation loss."""
@@ -193,6 +209,7 @@ class Fit:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Where it stands: tensors and plain values."""
         tensors, values = self.update.state()
+        tensors |= {f"best.{place}": tensor for place, tensor in enumerate(self._best_weights)}
         best = None if math.isinf(self._best) else self._best
         return tensors, {"epoch": self.epoch, "update": values, "best": best, "since_best": self._since_best}
 
@@ -203,4 +220,9 @@ class Fit:
             raise ValueError(f"epoch {self.epoch} of {self.phase.schedule.epochs}")
         self._best = math.inf if values["best"] is None else float(values["best"])
         self._since_best = int(values["since_best"])
-        self.update.load(tensors, values["update"])
+        own = {name: tensor for name, tensor in tensors.items() if not name.startswith("best.")}
+        weights = self._weights() if len(own) < len(tensors) else []
+        self._best_weights = [tensors[f"best.{place}"].to(tensor.device) for place, tensor in enumerate(weights)]
+        if any(best.shape != tensor.shape for best, tensor in zip(self._best_weights, weights, strict=True)):
+            raise ValueError("the best weights have other shapes than the phase's")
+        self.update.load(own, values["update"])

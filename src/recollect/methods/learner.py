@@ -31,7 +31,7 @@ class Schedule:
     epochs: int
     learning_rate: float
     patience: int = 0
-    """A phase ends early after so many epochs without a better validation loss; 0 is never."""
+    """A phase ends early after so many epochs without a better validation loss, with the best weights; 0 is never."""
 
 
 @dataclass(frozen=True)

@@ -52,13 +52,21 @@ def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.nda
 def upright(opened: Image.Image) -> Image.Image:
     """A picture of any mode as RGB, turned as its EXIF says; what is transparent becomes white."""
     found = ImageOps.exif_transpose(opened)
-    if found.mode.startswith("I"):  # 16 bits a pixel, which convert() would clip to white
-        found = Image.fromarray((np.asarray(found).clip(0, 65535) // 257).astype(np.uint8))
+    if found.mode.startswith("I"):  # 16 or 32 bits a pixel, which convert() would clip to white
+        found = _as_bytes(np.asarray(found), wide=found.mode == "I")
     if found.mode == "F":
         raise ValueError("floating-point pixels")
     if found.has_transparency_data:
         found = Image.alpha_composite(Image.new("RGBA", found.size, "white"), found.convert("RGBA"))
     return found.convert("RGB")
+
+
+def _as_bytes(pixels: np.ndarray, *, wide: bool) -> Image.Image:
+    """Grey of 16 bits; 32 bits may hold as many, or bytes."""
+    least, most = int(pixels.min()), int(pixels.max())
+    if least < 0 or most > 65535:
+        raise ValueError(f"pixels from {least} to {most}, where 0 to 65535 can be read")
+    return Image.fromarray((pixels if wide and most < 256 else pixels // 257).astype(np.uint8))
 
 
 def load_folder(options: StreamOptions, data_root: Path | None) -> Dataset:
@@ -125,7 +133,8 @@ def _pictures(folder: Path) -> list[Path]:
     entries = _entries(folder)
     for path in entries:
         if path.suffix.lower() not in SUFFIXES or not path.is_file():
-            raise UserError(f"{path} is not an image; take it out of the class folder {folder.name!r}")
+            kinds = ", ".join(sorted(SUFFIXES))
+            raise UserError(f"{path} is not an image ({kinds}); convert it, or take it out of {folder.name!r}")
     if not entries:
         raise UserError(f"the class folder {folder} is empty; add images, or remove it")
     return entries
