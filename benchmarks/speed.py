@@ -184,6 +184,19 @@ def measure_training() -> dict[str, Any]:
             works[f"{name}, {part}"] = Bench(name, views=1).work("retrospect", epochs)
     say(f"training, {len(works)} rows")
     times, units = beside(bare_loop(), works, ROUNDS)
+    return {
+        "unit_images_per_second": median(BATCH * STEPS / u for each in units.values() for u in each),
+        "seconds": times,
+        "unit_seconds": units,
+        "ratio": {
+            name: {"median": median(each), "low": min(each), "high": max(each)}
+            for name, each in ratios_of(times, units).items()
+        },
+    }
+
+
+def ratios_of(times: Mapping[str, list[float]], units: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """Of every row, round by round, its images a second over U's; of RFE also those of both stages together."""
     # every time in units of the bare loop that ran just before it: of U's time for as many images
     inverse = {name: [t / u for t, u in zip(each, units[name], strict=True)] for name, each in times.items()}
     ratios = {name: [1 / each for each in found] for name, found in inverse.items() if "stage 2" not in name}
@@ -199,12 +212,7 @@ def measure_training() -> dict[str, Any]:
             total = TASK_IMAGES * EPOCHS * (one + step) + views * cache
             whole.append(TASK_IMAGES * EPOCHS / total)
         ratios[f"{name}, whole task"] = whole
-    return {
-        "unit_images_per_second": median(BATCH * STEPS / u for each in units.values() for u in each),
-        "seconds": times,
-        "unit_seconds": units,
-        "ratio": {name: {"median": median(each), "low": min(each), "high": max(each)} for name, each in ratios.items()},
-    }
+    return ratios
 
 
 class Readers:

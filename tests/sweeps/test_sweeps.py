@@ -143,12 +143,13 @@ def test_a_runs_command_line_makes_the_same_configuration() -> None:
     from recollect.cli.app import app
 
     for job in [*load_preset("cpu/vit").jobs(), *load_preset("paper/rmse").jobs()]:
-        words = command_of(job.config, Path("out")).split()[1:]
+        words = command_of(job.config, Path("out"), 3).split()[1:]
         _, bound, _ = app.parse_args(words)
         given = bound.arguments
         options = {key: given[key] for key in ("measure_drift", "precision") if key in given}
         again = resolve(given["stream"], given["method"], given["seed"], parse(given.get("set", [])), **options)
         assert again.hash == job.config.hash
+        assert given["threads"] == 3
 
 
 @pytest.mark.filterwarnings("ignore:no validation images")

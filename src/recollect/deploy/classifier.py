@@ -174,7 +174,7 @@ class ContinualClassifier:
     def features(self, x: Any, as_of: str | None = None) -> np.ndarray:
         """Features [n, d]: today's or, as of a task, an estimate of those that the model gave when it had learned it.
 
-        So an index of vectors built then stays searchable after the model has moved on.
+        So an index of vectors built then can still be searched, at a loss, after the model has moved on.
         """
         return to_array(self.reader.features(self._images(x), None if as_of is None else self._index(as_of)))
 

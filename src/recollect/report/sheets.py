@@ -126,7 +126,7 @@ def _time(experiment: Experiment, name: str) -> Sheet:
     for v in experiment.variants:
         training, evaluating = _minutes(v)
         speed = fmean(result["images_per_second"] for result in v.results)
-        er = plain.get(v.memory) or next(iter(plain.values()), None)
+        er = plain.get(v.memory) if v.memory else next(iter(plain.values()), None) if len(plain) == 1 else None
         ratio = f"{training / _minutes(er)[0]:.2f}" if er else "–"
         rows.append([named(v), f"{training:.1f}", f"{evaluating:.1f}", f"{speed:.0f}", ratio])
         if show_paper:

@@ -47,11 +47,12 @@ def known(values: Sequence[float | None]) -> list[float]:
 def difference(one: Variant, other: Variant, evaluation: str, figure: str = "average_accuracy") -> Difference | None:
     """Paired by seed; None without a common seed."""
     mine, theirs = (dict(zip(v.seeds, v.figures(evaluation, figure), strict=True)) for v in (one, other))
-    pairs = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
-    found = of_gaps([a - b for a, b in pairs if a is not None and b is not None])
+    pairs = [(seed, mine[seed], theirs[seed]) for seed in mine if seed in theirs]
+    gaps = {seed: a - b for seed, a, b in pairs if a is not None and b is not None}
+    found = of_gaps(list(gaps.values()))
     if found is None or found.num_seeds > 1:
         return found
-    (seed,) = (seed for seed in mine if seed in theirs)
+    (seed,) = gaps
     each = [_by_task(v, seed, evaluation, figure) for v in (one, other)]
     return replace(found, over_tasks=half_width([a - b for a, b in zip(*each, strict=True)]))
 

@@ -139,12 +139,13 @@ def settled(config: RunConfig, out: Path, device: str, *, force: bool) -> RunCon
     return replace(config, precision=precision)
 
 
-def command_of(config: RunConfig, out: Path) -> str:
+def command_of(config: RunConfig, out: Path, threads: int = 0) -> str:
     """A command line that does such a run; options left at their defaults are left out."""
     plain = resolve(config.stream, config.method, config.seed, {"backbone": config.backbone}).to_json()
     words = ["recollect", "run", "--stream", config.stream, "--method", config.method, "--seed", str(config.seed)]
     words += ["--fixed-heads"] * config.fixed_heads + ["--measure-drift"] * config.measure_drift
     words += ["--precision", config.precision] if config.precision != "auto" else []
+    words += ["--threads", str(threads)] if threads else []
     found = config.to_json()
     own = {f"{s}.{key}": value for s in SECTIONS for key, value in found[s].items() if value != plain[s][key]}
     own |= {"backbone": config.backbone} if config.backbone != streams()[config.stream].protocol.backbone else {}

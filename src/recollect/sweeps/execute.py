@@ -119,7 +119,8 @@ def work(config: Mapping[str, Any], folder: Path, words: Mapping[str, Any], *, h
     """Do one run; why it failed, or nothing. A stop asked for is raised."""
     try:
         found = RunConfig.from_json(config)
-        run(found, folder, command=command_of(found, folder), heed_signals=heed_signals, **words)
+        command = command_of(found, folder, words.get("threads", 0))
+        run(found, folder, command=command, heed_signals=heed_signals, **words)
     except (StoppedError, KeyboardInterrupt):
         raise
     except (UserError, OSError) as error:

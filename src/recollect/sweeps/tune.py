@@ -122,7 +122,8 @@ def _search(
             config = space.config(chosen, seed, precision)
             folder = out / f"{config.hash}-{seed}"
             config = settled(config, folder, device, force=False)
-            result = run(config, folder, command=command_of(config, folder), heed_signals=True, **words)
+            command = command_of(config, folder, words.get("threads", 0))
+            result = run(config, folder, command=command, heed_signals=True, **words)
             accuracy = result["validation"]["til"]
             if accuracy is None:
                 raise UserError("there are no validation images to choose by; set stream.validation above 0")
