@@ -37,12 +37,15 @@ STEPS = {  # as the page has them; a test runs the same on digits
     "learn-may": f"recollect learn model photos/2026-05 --task may {NETWORK}",
     "check-may": "recollect check model photos-test",
     "predict": "recollect predict model photos-test/may/*/00001.png",
-    "delete-may": "rm -r photos/2026-05 && mv photos/test/task-2 photos-test/june && mv photos/test/task-3 photos-test/july",
+    "delete-may": "rm -r photos/2026-05 && mv photos/test/task-2 photos-test/june",
     "learn-june": "recollect learn model photos/2026-06 --task june",
+    "check-june": "recollect check model photos-test",
+    "delete-june": "rm -r photos/2026-06 && mv photos/test/task-3 photos-test/july",
     "learn-july": "recollect learn model photos/2026-07 --task july",
     "check": "recollect check model photos-test --max-forgetting 5",
     "inspect": "recollect inspect model",
     "unknown": "recollect predict model photos-test/may/*/00002.png --min-probability 0.5 --top 2",
+    "alike": "recollect inspect model --images photos-test/july",
     "shift": "recollect inspect model --images photos/test/task-4",
     "audit": "recollect audit model --expect none",
     "rollback": "recollect rollback model --to june",
@@ -157,7 +160,8 @@ def page() -> str:
     def step(name: str) -> str:
         each = found["steps"][name]
         command = each["command"].replace(" && ", "\n$ ")
-        output = "\n".join(line.rstrip() for line in each["output"].strip("\n").splitlines())
+        lines = [line.rstrip() for line in each["output"].strip("\n").splitlines()]
+        output = "\n".join(lines[-2:] if name in ("alike", "shift") else lines)
         return f"```console\n$ {command}\n{output}\n```" if output else f"```console\n$ {command}\n```"
 
     minutes = {name: found["steps"][f"learn-{name}"]["seconds"] / 60 for name in MONTHS}
@@ -196,7 +200,19 @@ def _comparison() -> str:
             )
     head = ["backbone", "May, task known", "May, unknown", "June, task known", "June, unknown", "minutes", "seeds"]
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return (
+        f"""## With and without pretraining
+
+The same two months learned from folders of 1,000 images each, images of 64 pixels; percent of 500 test images a month, after June; mean ± standard
+deviation over seeds.
+
+{table}
+
+"""
+        if rows
+        else ""
+    )
 
 
 TEMPLATE = """# Tutorial: months of a folder
@@ -219,7 +235,7 @@ Each folder holds one sub-folder of images a class, as `learn` wants it: `photos
 
 {learn_may}
 
-The network was trained on ImageNet before; it came with the extra. `--backbone resnet18` starts from nothing (compared below).
+The network was trained on ImageNet before; it came with the extra. `--backbone resnet18` starts from nothing.
 Learning took {minutes} minutes for the three months here, one processor thread beside other work.
 
 {check_may}
@@ -233,6 +249,12 @@ May's images go. May's classes stay.
 {delete_may}
 
 {learn_june}
+
+{check_june}
+
+A check right after a month was learned is what later ones are compared with, on the same files. In July:
+
+{delete_june}
 
 {learn_july}
 
@@ -260,7 +282,9 @@ Here {sure}.
 
 ![Share of right answers against probability, and what a threshold costs](images/tutorial-sure.png)
 
-Are new images like those learned? These are of ten classes that the model has never seen:
+Are new images like those learned last? July's test images, and then images of ten classes that the model has never seen (the end of what is printed):
+
+{alike}
 
 {shift}
 
@@ -270,13 +294,7 @@ Are new images like those learned? These are of ten classes that the model has n
 
 {export_onnx}
 
-## With and without pretraining
-
-The same two months learned from folders of 1,000 images each, images of 64 pixels; percent of 500 test images a month, after June.
-
-{comparison}
-
-More: [models](models.md) has all commands, the Python interface and the format of the folder.
+{comparison}More: [models](models.md) has all commands, the Python interface and the format of the folder.
 """
 
 

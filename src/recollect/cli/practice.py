@@ -106,19 +106,23 @@ def predict(
     min_probability
         Answer unknown where the likeliest class is less probable than this.
     json
-        Print a list of {"path", "class", "probability", "task", "top"}.
+        Print a list of {"path", "class", "probability", "task", "top"}; of an image that cannot be read also "error".
     device
         auto, cpu, cuda, cuda:1, mps.
     """
     from rich.console import Console
 
-    from recollect.cli.practising import predict_images, print_predictions
+    from recollect.cli.predicting import predict_images, print_predictions
+    from recollect.errors import UserError
 
     found = predict_images(model, images, task, top, min_probability, device)
     if json:
         print(json_module.dumps(found, indent=1, ensure_ascii=False))
     else:
         print_predictions(Console(), found)
+    unread = [each["path"] for each in found if "error" in each]
+    if unread:
+        raise UserError(f"{len(unread)} of {len(found)} images cannot be read, the first is {unread[0]}")
 
 
 @app.command
@@ -162,8 +166,8 @@ def check(
     images
         Test images: photos-test/may/cat/*.jpg and so on.
     max_forgetting
-        Fail (exit code 1) if a task has lost more percentage points than this since the first check of the same files
-        or, before that, since it was learned.
+        Fail (exit code 1) if a task has lost more percentage points than this since it was learned: since the first
+        check of the same files, if that was before anything else was learned, or of its validation images.
     min_accuracy
         Fail (exit code 1) if less than so many percent of a task's images are right with the task unknown.
     json

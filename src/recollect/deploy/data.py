@@ -48,7 +48,7 @@ def read_labelled(data: Any, size: int, progress: Progress = lambda paths, num: 
     """From a folder with a sub-folder a class, a pair of arrays, a Dataset or a DataLoader."""
     if isinstance(data, str | Path):
         return _from_folder(Path(data), size, progress)
-    if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], tuple | list):
+    if isinstance(data, tuple | list) and len(data) == 2 and not _is_pair(data[0]):
         images, labels = data
         return _joined([_sized(image, size) for image in images], [class_name(label) for label in labels])
     pairs = list(_pairs(data))
@@ -63,7 +63,7 @@ def read_images(data: Any, size: int) -> Tensor:
     if isinstance(data, str | Path | Image.Image):
         data = [data]
     shape = tuple(getattr(data, "shape", ()))
-    is_one = len(shape) == 2 or (len(shape) == 3 and 3 in (shape[0], shape[2]))
+    is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)
     if is_one or not isinstance(data, Iterable):
         what = f"what looks like one image, of shape {list(shape)}" if is_one else type(data).__name__
         raise UserError(f"give a list of images, or an array [n, height, width, 3] or [n, h, w, 1]; got {what}")
@@ -95,15 +95,27 @@ def _open(path: Path) -> io.BytesIO:
 def _pairs(data: Any) -> Iterator[tuple[Any, Any]]:
     """Images and labels one by one, of a DataLoader's batches or of a Dataset's items."""
     if isinstance(data, torch.utils.data.DataLoader):
-        for images, labels in data:
-            yield from zip(images, labels, strict=True)
+        for batch in data:
+            yield from zip(*_two(batch), strict=True)
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         for index in range(len(data)):
-            image, label = data[index]
-            yield image, label
+            yield _two(data[index])
     else:
         kind = type(data).__name__
         raise UserError(f"cannot learn from a {kind}; give a folder, a pair of arrays, a Dataset or a DataLoader")
+
+
+def _two(item: Any) -> tuple[Any, Any]:
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        what = f"{len(item)} parts" if isinstance(item, tuple | list) else type(item).__name__
+        raise UserError(f"each item is an image and its label, got {what}")
+    return item[0], item[1]
+
+
+def _is_pair(item: Any) -> bool:
+    """Whether it is an image and its label, and not a list of images."""
+    is_two = isinstance(item, tuple | list) and len(item) == 2
+    return is_two and (isinstance(item[1], str | int | float) or getattr(item[1], "ndim", 1) == 0)
 
 
 def _sized(image: Any, size: int) -> Tensor:

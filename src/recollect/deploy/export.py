@@ -22,8 +22,9 @@ from recollect.deploy.classifier import ContinualClassifier
 from recollect.errors import UserError
 
 PREPROCESSING = (
-    "upright by EXIF orientation, converted to RGB, the middle square cut out and resized with bilinear "
-    "interpolation (Pillow's ImageOps.fit), as bytes [3, size, size]"
+    "upright by EXIF orientation (Pillow's ImageOps.exif_transpose); grey of 16 bits divided by 257; what is "
+    "transparent laid over white (Image.alpha_composite); converted to RGB; the middle square cut out and resized "
+    "with bilinear interpolation (ImageOps.fit); as bytes [3, size, size]"
 )
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
-from recollect.deploy.model import FORMAT, LearnedTask, Model, Settings
+from recollect.deploy.model import FORMAT, LearnedTask, Model, Settings, Typical
 from recollect.engine.checkpoint import sync
 from recollect.errors import UserError
 from recollect.runs import write_json
@@ -50,7 +50,8 @@ def save_version(folder: Path, model: Model) -> str:
         try:
             save_file({key: tensor.contiguous() for key, tensor in model.tensors.items()}, weights)
             sync(weights)
-            write_json(aside / "model.json", _sealed(model.to_json() | {"sha256": _hash(weights)}))
+            about = model.to_json() | {"sha256": _hash(weights), "checks": _checks_so_far(folder) | model.checks}
+            write_json(aside / "model.json", _sealed(about))
             sync(aside)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(aside, ignore_errors=True)
@@ -62,6 +63,13 @@ def save_version(folder: Path, model: Model) -> str:
     point_to(folder, name)
     _prune(folder, _plain(mine))
     return name
+
+
+def _checks_so_far(folder: Path) -> dict[str, Any]:
+    """What `check` found with the current version, which a model in memory may not know."""
+    if not (folder / "model.json").exists():
+        return {}
+    return dict(read_about(folder / "versions" / current(folder))["checks"])
 
 
 def _refuse_another(folder: Path, known: Mapping[str, Any], mine: Sequence[Any]) -> None:
@@ -125,7 +133,7 @@ def _digest(about: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def note_checks(folder: Path, version: str, checks: dict[str, dict[str, float]]) -> None:
+def note_checks(folder: Path, version: str, checks: dict[str, dict[str, dict[str, float]]]) -> None:
     """Keep accuracies that `check` found with a version."""
     path = folder / "versions" / version
     write_json(path / "model.json", _sealed(read_about(path) | {"checks": checks}))
@@ -135,6 +143,25 @@ def point_to(folder: Path, name: str) -> None:
     """Make a version the current one."""
     write_json(folder / "model.json", {"format": FORMAT, "current": name})
     sync(folder)
+
+
+def finish(folder: Path, task: str) -> bool:
+    """End a learn that was cut after its version was written: make that the current one; whether there was such."""
+    known = _lineages(folder)
+    try:
+        held = known.get(current(folder), [])
+    except UserError:  # there is no pointer yet
+        held = []
+    left = folder / UNFINISHED
+    learns = {path.name for path in left.iterdir() if path.is_dir()} if left.is_dir() else None
+    for name, tasks in known.items():
+        is_its = learns is not None and learns <= {tasks[-1]["learn"]}  # and not of another learn that was cut
+        if is_its and tasks[-1]["name"] == task and held in (tasks, tasks[:-1]):
+            load_model(folder, name)
+            point_to(folder, name)
+            shutil.rmtree(left)
+            return True
+    return False
 
 
 def current(folder: Path) -> str:
@@ -218,6 +245,7 @@ def load_model(folder: Path, version: str | None = None) -> Model:
             tasks=tuple(_task(each) for each in about["tasks"]),
             temperature=float(about["temperature"]),
             tensors=load(data),
+            typical=_typical(about["typical"]),
             checks=dict(about["checks"]),
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
@@ -227,9 +255,12 @@ def load_model(folder: Path, version: str | None = None) -> Model:
 
 
 def _task(data: dict[str, Any]) -> LearnedTask:
-    usual = data["typical"]
-    fixed = {"classes": tuple(data["classes"]), "typical": None if usual is None else (usual[0], usual[1])}
-    return LearnedTask(**{**data, **fixed})
+    return LearnedTask(**{**data, "classes": tuple(data["classes"])})
+
+
+def _typical(data: dict[str, Any] | None) -> Typical | None:
+    fixed = {key: tuple(map(float, data[key])) for key in ("mean", "deviation")} if data else {}
+    return Typical(**{**data, **fixed}) if data else None
 
 
 def _check_format(about: Any, path: Path) -> None:

@@ -14,22 +14,20 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recollect.deploy.data import Labelled
-from recollect.deploy.model import LearnedTask, Model, Settings
+from recollect.deploy.model import LearnedTask, Model, Settings, Typical
 from recollect.deploy.reading import Reader, build, fit_temperature, infos, kept, pixels_of, whole
 from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, Training, checkpoint, listening
 from recollect.errors import UserError
-from recollect.methods.rfe import RFELearner
-from recollect.metrics import rmse, squared_error
 from recollect.rng import Key
-from recollect.streams import Pixels, Split, Stream, Task, TaskInfo
+from recollect.streams import Split, Stream, Task, TaskInfo
 from recollect.streams.build import channel_statistics
 
 VALIDATION = 0.15
@@ -62,7 +60,6 @@ def learn(
             "learns nothing of it; begin with several classes, or with a pretrained backbone",
             stacklevel=2,
         )
-    started = perf_counter()
     train, validation = _split(data, settings.seed, len(past), sum(len(task.classes) for task in past))
     learner = build(settings, backbone, settings.patience, restored=model is not None)
     own = getattr(learner.network.backbone, "normalisation", None)
@@ -85,14 +82,14 @@ def learn(
             learner, stream, training, runtime, settings.seed, observer=observer, checkpoints=place,
             checkpoint_seconds=checkpoint_seconds, run=identity, stop=stop,
         )  # fmt: skip
-        record = engine.run()
-    drift = _drift(learner, validation, pixels_of(before), runtime)
-    seconds = perf_counter() - started
-    accuracy = record.matrices["til"][-1][info.index]
-    task = LearnedTask(name, data.class_names, data.count(), accuracy, 1.0, *drift, None,
-                       datetime.now(UTC).isoformat(timespec="seconds"), seconds)  # fmt: skip
-    after = replace(before, tasks=(*past, task), tensors=kept(learner))
-    return _calibrated(after, validation, runtime, backbone)
+        engine.run()
+    task = LearnedTask(
+        name=name, classes=data.class_names, images=data.count(), accuracy=None, across=None, temperature=1.0,
+        drifted=None, rectified=None, learned=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=sum(engine.record.seconds.values()), learn=identity,
+    )  # fmt: skip
+    after = replace(before, tasks=(*past, task), tensors=kept(learner), typical=None)
+    return _measured(before, after, validation, replace(runtime, precision="fp32"), backbone)
 
 
 def _drop_others(work: Path) -> None:
@@ -166,37 +163,40 @@ def _begin(place: Path, before: Model, identity: str, backbone: nn.Module | None
     checkpoint.save(place, f"task-{len(before.tasks):03}", tensors, state, identity)
 
 
-@torch.inference_mode()
-def _drift(learner: RFELearner, split: Split, pixels: Pixels, runtime: Runtime) -> tuple[float | None, float | None]:
-    """RMSE of the newest hop: how far this task moved the features of its own images, and what r_t leaves of it."""
-    anchor, chain = learner.rfe.anchor, learner.rfe.chain
-    if anchor is None or not chain.num_hops or not len(split):
-        return None, None
-    totals, num = torch.zeros(2, device=runtime.device), 0
-    learner.eval()
-    for positions in torch.arange(len(split)).split(64):
-        images, _ = split.take(positions)
-        x = pixels.plain(images.to(runtime.device))
-        with runtime.autocast():
-            now, then = learner.network.backbone(x), anchor(x)
-            back = chain.hop(chain.num_hops - 1, now, x)
-        totals += torch.stack([squared_error(now, then), squared_error(back, then)])
-        num += then.numel()
-    drifted, rectified = (rmse(total, num) for total in totals.tolist())
-    return drifted, rectified
+def _measured(before: Model, after: Model, validation: Split, runtime: Runtime, backbone: nn.Module | None) -> Model:
+    """With what the newest task's validation images tell: temperatures, accuracies, what is usual, and drift.
 
-
-def _calibrated(model: Model, validation: Split, runtime: Runtime, backbone: nn.Module | None) -> Model:
-    """With temperatures chosen on the validation images of the newest task, and how far those usually lie."""
+    Read as `predict` will read, in full precision.
+    """
+    if not len(validation):
+        return after
     images, labels = validation.take(torch.arange(len(validation)))
-    reader = Reader(model, runtime, backbone)
+    reader = Reader(after, runtime, backbone)
     found = reader.outputs(images)
-    units = reader.learner.network.units(len(model.tasks) - 1)
+    units = reader.learner.network.units(len(after.tasks) - 1)
     within = fit_temperature(found.within[:, units], labels - units.start)
-    names = [name for task in model.tasks for name in task.classes]
+    names = [name for task in after.tasks for name in task.classes]
     owner = torch.tensor([names.index(name) for name in names])  # a class that came back counts as one
-    across = fit_temperature(found.across, labels, owner) if len(labels) else model.temperature
-    away: Tensor = reader.distances(images)
-    typical = (float(away.mean()), float(away.std(correction=0))) if len(away) else None
-    newest = replace(model.tasks[-1], temperature=within, typical=typical)
-    return replace(model, tasks=(*model.tasks[:-1], newest), temperature=across)
+    across = fit_temperature(found.across, labels, owner)
+    sure = (found.across / across).softmax(1) @ F.one_hot(owner, len(names)).float()
+    now = reader.features(images)
+    newest = replace(
+        after.tasks[-1],
+        temperature=within,
+        accuracy=_percent(found.within[:, units].argmax(1) == labels - units.start),
+        across=_percent(sure.argmax(1) == owner[labels]),
+    )
+    mean, deviation = (tuple(each.tolist()) for each in (now.mean(0), now.std(0, correction=0)))
+    typical = Typical(mean, deviation, len(labels), float(sure.amax(1).mean()))
+    if before.tasks:
+        then, last = Reader(before, runtime, backbone).features(images), len(before.tasks) - 1
+        newest = replace(newest, drifted=rmse(now, then), rectified=rmse(reader.features(images, last), then))
+    return replace(after, tasks=(*before.tasks, newest), temperature=across, typical=typical)
+
+
+def _percent(right: Tensor) -> float:
+    return 100 * float(right.float().mean())
+
+
+def rmse(estimate: Tensor, original: Tensor) -> float:
+    return float((estimate - original).square().mean().sqrt())

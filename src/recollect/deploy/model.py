@@ -9,7 +9,7 @@ from torch import Tensor
 
 from recollect.errors import UserError
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,18 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Typical:
+    """What is usual of the newest task's validation images."""
+
+    mean: tuple[float, ...]
+    """Of their features, value by value."""
+    deviation: tuple[float, ...]
+    num_images: int
+    sure: float
+    """Mean probability of the likeliest of all classes."""
+
+
+@dataclass(frozen=True)
 class LearnedTask:
     """What is kept of a task: names and numbers."""
 
@@ -57,18 +69,18 @@ class LearnedTask:
     images: dict[str, int]
     accuracy: float | None
     """Percent of its validation images classified right within the task, when it was learned."""
+    across: float | None
+    """The same among all classes then known."""
     temperature: float
     """Of its probabilities, chosen on those images."""
     drifted: float | None
-    """RMSE that learning it moved the features of its images by."""
+    """RMSE that learning it moved the features of its validation images by."""
     rectified: float | None
     """RMSE that the retrospector leaves of that."""
-    typical: tuple[float, float] | None
-    """Mean and deviation of its validation images' distance (1 less the cosine) to the nearest class mean.
-
-    None where none were held out."""
     learned: str
     seconds: float
+    learn: str
+    """Names the learn that made it, by images, settings and the model before."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +94,10 @@ class Model:
     temperature: float
     """Of the probabilities over all classes."""
     tensors: dict[str, Tensor] = field(repr=False)
-    checks: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Accuracy on each task of test images seen by `check`, by their digest, the first time."""
+    typical: Typical | None = None
+    """None where no images of the newest task were held out."""
+    checks: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    """By the digest of a task's test images: what `check` found first, while nothing was learned after the task."""
 
     def to_json(self) -> dict[str, Any]:
         plain = {key: value for key, value in asdict(replace(self, tensors={})).items() if key != "tensors"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -126,17 +126,6 @@ class Reader:
                 now, estimates = self.learner.features(x)
             found.append(to_host((now if task is None else estimates[task]).float()))
         return torch.cat(found) if found else torch.zeros(0, self.learner.network.feature_dim)
-
-    @torch.inference_mode()
-    def distances(self, images: Tensor) -> Tensor:
-        """1 less the cosine to the nearest class mean of any task, each in its task's feature space: [n]."""
-        means: Any = self.learner.means
-        nearest = []
-        for x in self.batches(images):
-            with self.runtime.autocast():
-                _, estimates = self.learner.features(x)
-            nearest.append(to_host(1 - torch.cat(means.cosines(estimates), 1).amax(1)))
-        return torch.cat(nearest) if nearest else torch.zeros(0)
 
 
 def pixels_of(model: Model) -> Pixels:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.data import Labelled, read_labelled
@@ -23,7 +24,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "version": name,
         "versions": versions_of(folder),
         "settings": vars(model.settings),
-        "tasks": [vars(task) for task in model.tasks],
+        "tasks": [asdict(task) for task in model.tasks],
         "classes": _owners(folder),
         "bytes": sum(path.stat().st_size for path in place.iterdir()),
         "values": sum(tensor.numel() for tensor in model.tensors.values()),
@@ -42,25 +43,35 @@ def _owners(folder: Path) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class Shift:
-    """How far images lie from what a model has learned, beside how far its own validation images lay."""
+    """How images differ from the validation images of the newest task."""
 
+    task: str
     num_images: int
-    distance: float
-    """Mean of 1 less the cosine to the nearest class mean."""
-    usual: float
-    share_beyond: float
-    """Share of images farther than the mean and three deviations of the validation images."""
+    shift: float
+    """By how many standard deviations the mean feature has moved: the root of the mean square over its values."""
+    by_chance: float
+    """What is expected of so many images where nothing has changed."""
+    sure: float
+    """Mean probability of the likeliest of all classes."""
+    usual_sure: float
 
 
 def measure_shift(classifier: ContinualClassifier, images: Any) -> Shift:
     """On unlabelled images."""
-    away = classifier.reader.distances(images)
-    typical = [task.typical for task in classifier.tasks_ if task.typical is not None]
-    if not typical:
-        raise UserError("no images were held out when the tasks were learned, so there is nothing to compare with")
-    limit = max(mean + 3 * deviation for mean, deviation in typical)
-    usual = fmean(mean for mean, _ in typical)
-    return Shift(len(away), float(away.mean()), usual, float((away > limit).float().mean()))
+    task, typical = classifier.tasks_[-1].name, classifier.model.typical
+    if typical is None:
+        raise UserError(f"no images were held out when {task!r} was learned: there is nothing to compare with")
+    mean, deviation = np.array(typical.mean), np.array(typical.deviation)
+    alive = deviation > 1e-6 * deviation.max()
+    moved = ((classifier.features(images).mean(axis=0) - mean)[alive] / deviation[alive]) ** 2
+    return Shift(
+        task=task,
+        num_images=len(images),
+        shift=float(np.sqrt(moved.mean())),
+        by_chance=float(np.sqrt(1 / len(images) + 1 / typical.num_images)),
+        sure=float(classifier.predict_proba(images).max(axis=1).mean()),
+        usual_sure=typical.sure,
+    )
 
 
 @dataclass(frozen=True)
@@ -73,18 +84,25 @@ class Checked:
     across: float
     """Percent right over all classes."""
     before: float | None
-    """What it is compared with."""
+    """What it is compared with: the task known or, of a task of one class, which is always right then, unknown."""
     against: str
     """When that was measured."""
     num_images: int
+    of_one_class: bool = False
+    is_newest: bool = False
+    """Nothing was learned after it, so there is nothing to have been forgotten."""
 
     @property
     def forgetting(self) -> float | None:
-        return None if self.before is None else self.before - self.within  # None: this check is the first figure
+        return None if self.before is None else self.before - (self.across if self.of_one_class else self.within)
 
 
-def check(folder: Path, images: Path, device: str = "auto") -> list[Checked]:
-    """Accuracy on test images laid out as task/class/, beside that of the first check, or when it was learned."""
+def check(folder: Path, images: Path, device: str = "auto", *, keep: bool = True) -> list[Checked]:
+    """Accuracy on test images laid out as task/class/, beside what it was when the task was new.
+
+    That is the first check of the same images, if there was one before anything else was learned, which `keep` keeps;
+    or the accuracy on its validation images.
+    """
     version = current(folder)
     classifier = ContinualClassifier.of(load_model(folder, version), device=device)
     tasks = {task.name: task for task in classifier.tasks_}
@@ -97,17 +115,24 @@ def check(folder: Path, images: Path, device: str = "auto") -> list[Checked]:
     if strangers or not names:
         what = f"{images / strangers[0]} is of no task" if strangers else f"{images} has no sub-folders"
         raise UserError(f"{what}; name them as the tasks learned: {', '.join(tasks)}")
+    newest = classifier.tasks_[-1].name
     found, checks = [], {key: dict(value) for key, value in classifier.model.checks.items()}
     for name in sorted(names, key=list(tasks).index):
         data = read_labelled(images / name, classifier.settings.image_size)
         _refuse_unknown(data, name, tasks[name].classes)
         labels = [data.class_names[label] for label in data.labels.tolist()]
         within, across = (100 * classifier.score(data.images, labels, task) for task in (name, None))
-        seen = checks.setdefault(data.digest, {})
-        before, against = (seen[name], "the first check") if name in seen else (tasks[name].accuracy, "when learned")
-        seen.setdefault(name, within)
-        found.append(Checked(name, within, across, before, against, len(labels)))
-    note_checks(folder, version, checks)
+        alone = len(tasks[name].classes) == 1
+        if name == newest:
+            before, against = None, "learned last"
+            checks.setdefault(data.digest, {}).setdefault(name, {"within": within, "across": across})
+        elif name in checks.get(data.digest, {}):
+            before, against = checks[data.digest][name]["across" if alone else "within"], "the first check"
+        else:
+            before, against = tasks[name].across if alone else tasks[name].accuracy, "validation, when learned"
+        found.append(Checked(name, within, across, before, against, len(labels), alone, name == newest))
+    if keep:
+        note_checks(folder, version, checks)
     return found
 
 

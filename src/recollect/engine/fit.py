@@ -95,7 +95,7 @@ class Fit:
                 weight.copy_(best)
 
     def _weights(self) -> list[Tensor]:
-        """All that training this phase moves."""
+        """What this phase trains, with its buffers."""
         return [tensor for module in self.phase.training for tensor in module.state_dict().values()]
 
     def _watch(self, loss: float) -> None:

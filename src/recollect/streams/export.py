@@ -25,8 +25,9 @@ def export_stream(
     """
     if out.exists():
         raise UserError(f"{out} exists already; choose another folder, or remove it")
-    aside = out.with_name(f"{out.name}.unfinished")
-    shutil.rmtree(aside, ignore_errors=True)
+    aside = out.with_name(f"{out.name}.{os.getpid()}.unfinished")
+    if aside.exists():
+        raise UserError(f"{aside} is in the way; remove it")
     num = 0
     try:
         for task in stream.tasks:

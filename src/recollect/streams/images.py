@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -29,15 +30,35 @@ class ImageOptions(StreamOptions):
             raise UserError(f"image_size lies between 16 and 1024 pixels, got {self.image_size}")
 
 
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+SUFFIXES = {
+    ".avif",
+    ".bmp",
+    ".gif",
+    ".heic",
+    ".heif",
+    ".jfif",
+    ".jpeg",
+    ".jpg",
+    ".png",
+    ".ppm",
+    ".tif",
+    ".tiff",
+    ".webp",
+}
+LITTER = {"desktop.ini", "thumbs.db"}
 TEST_SHARE = 0.2
-MOST_PIXELS = 80_000_000  # more than any camera's, less than what would fill the memory
+MOST_PIXELS = 178_000_000  # where Pillow suspects an attack; nearly all cameras have fewer
 
 
 def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.ndarray:
     """One picture as uint8 [3, h, w], upright; with `size` its middle square, resized."""
+    if Path(where).suffix.lower() in (".heic", ".heif"):
+        _read_heif(where)
     try:
-        with Image.open(file) as opened:
+        with (
+            warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
+            Image.open(file) as opened,
+        ):
             if opened.width * opened.height > MOST_PIXELS:
                 raise ValueError(f"{opened.width} x {opened.height} pixels, more than {MOST_PIXELS}")
             picture = upright(opened)
@@ -47,6 +68,15 @@ def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.nda
     if size is not None:
         picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+
+
+def _read_heif(where: str) -> None:
+    """Teach Pillow the format of Apple's photos, which a package of its own reads."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError as error:
+        raise UserError(f"{where} needs pip install 'recollect[heif]' to be read; or convert it to JPEG") from error
+    register_heif_opener()
 
 
 def upright(opened: Image.Image) -> Image.Image:
@@ -120,7 +150,12 @@ def class_pictures(root: Path) -> dict[str, list[Path]]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if not p.name.startswith("."))
+    return sorted(p for p in folder.iterdir() if not is_litter(p))
+
+
+def is_litter(path: Path) -> bool:
+    """What systems leave in folders: hidden files, and the thumbnails of Windows."""
+    return path.name.startswith(".") or path.name.lower() in LITTER
 
 
 def _is_class(folder: Path) -> bool:
@@ -132,6 +167,10 @@ def _pictures(folder: Path) -> list[Path]:
         raise UserError(f"{folder} is missing; every class of the training folder needs its test folder")
     entries = _entries(folder)
     for path in entries:
+        if path.is_dir():
+            raise UserError(
+                f"{path} is a folder, where images of {folder.name!r} should be; give the folder that holds the classes"
+            )
         if path.suffix.lower() not in SUFFIXES or not path.is_file():
             kinds = ", ".join(sorted(SUFFIXES))
             raise UserError(f"{path} is not an image ({kinds}); convert it, or take it out of {folder.name!r}")
