@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import venv
+from dataclasses import replace
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 from packaging.requirements import Requirement
+from PIL import Image, ImageOps
 
 from recollect import ContinualClassifier
+from recollect.deploy.data import read_images
+from tests.deploy.test_models import classifier, digits
 
 pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 CASES = {
     "convnet, 1 task": ("convnet", 32, 1, {}),
+    "resnet, 1 task": ("resnet18", 32, 1, {"width": 4}),
     "resnet, 5 tasks, odd size": ("resnet18", 40, 5, {"width": 4}),
     "resnet, 20 tasks": ("resnet18", 32, 20, {"width": 4}),
+    "vit, 1 task": ("vit-small", 32, 1, {}),
     "vit, 5 tasks": ("vit-small", 32, 5, {}),
+    "vit, 20 tasks": ("vit-small", 32, 20, {}),
     "efficientnet, 2 tasks, odd size": ("efficientnet-lite0", 45, 2, {}),
 }
 
@@ -53,6 +60,46 @@ def test_the_file_gives_what_torch_gives(case: str, tmp_path: Path) -> None:
     assert about["recollect.image_size"] == str(size)
     assert "bilinear" in about["recollect.preprocessing"]
     assert across.shape[1] == len(model.classes_)
+
+
+def test_sharp_probabilities_agree_too(tmp_path: Path) -> None:
+    """Of a model that has learned something, made as sure of itself as calibration allows."""
+    from recollect.deploy.export import export
+
+    model = classifier(epochs=6).learn(digits("may"), task="may").learn(digits("june"), task="june")
+    tasks = tuple(replace(task, temperature=0.2) for task in model.tasks_)
+    sharp = ContinualClassifier.of(replace(model.model, tasks=tasks, temperature=0.2), device="cpu")
+    export(sharp, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    x = read_images(digits("june", test=True)[0], 32)
+    across, within = session.run(None, {"pixels": x.numpy()})
+    assert np.median(within[:, 2:].max(1)) > 0.99
+    assert np.abs(across - sharp.predict_proba(x)).max() < 1e-5
+    assert np.abs(within[:, 2:] - sharp.predict_proba(x, task="june")).max() < 1e-5
+
+
+def test_its_preprocessing_in_words_is_what_predict_does(tmp_path: Path) -> None:
+    """Followed literally with Pillow and numpy, on pictures that a plain conversion to RGB reads otherwise."""
+    from recollect.deploy.export import PREPROCESSING
+
+    rng = np.random.default_rng(0)
+    clear = Image.fromarray(rng.integers(0, 256, (50, 40, 4), dtype=np.uint8))
+    deep = Image.fromarray(rng.integers(0, 65536, (40, 50), dtype=np.uint16))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = Image.fromarray(rng.integers(0, 256, (40, 60, 3), dtype=np.uint8))
+    for name, picture in (("clear", clear), ("deep", deep), ("turned", turned)):
+        path = tmp_path / f"{name}.png"
+        picture.save(path, exif=exif)
+        opened = ImageOps.exif_transpose(Image.open(path))
+        if opened.mode == "I;16":
+            opened = Image.fromarray((np.asarray(opened) // 257).astype(np.uint8))
+        if opened.mode == "RGBA":
+            opened = Image.alpha_composite(Image.new("RGBA", opened.size, "white"), opened)
+        square = ImageOps.fit(opened.convert("RGB"), (32, 32), Image.Resampling.BILINEAR)
+        assert np.array_equal(read_images([path], 32)[0], np.asarray(square).transpose(2, 0, 1)), name
+    for words in ("exif_transpose", "divided by 257", "over white", "RGB", "bilinear", "ImageOps.fit"):
+        assert words in PREPROCESSING
 
 
 def bare_environment(folder: Path, names: tuple[str, ...]) -> Path:
