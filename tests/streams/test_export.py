@@ -74,3 +74,11 @@ def test_the_command_writes_the_bundled_digits(tmp_path: Path) -> None:
     assert "70 images of 5 tasks" in " ".join(done.stdout.split())
     assert {path.name for path in (tmp_path / "x/train/task-3").iterdir()} == {"4", "5"}
     assert recollect(*words).returncode == 2
+
+
+def test_a_folder_of_somebody_else_beside_it_stays(tmp_path: Path) -> None:
+    (tmp_path / "x.unfinished").mkdir()
+    (tmp_path / "x.unfinished" / "thesis.txt").write_text("x")
+    export_stream(small(), tmp_path / "x")
+    assert (tmp_path / "x.unfinished" / "thesis.txt").read_text() == "x"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "x.unfinished"]
