@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -28,19 +29,23 @@ def draw_matrices(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     if engine is not None:
         engine.set(hspace=0.08)  # type: ignore[call-arg]
     grid = figure.subplots(len(settings), len(results), squeeze=False, sharex=True, sharey=True)
+    cells = [
+        c for result in results.values() for s in settings for row in result[s]["matrix"] for c in row if c is not None
+    ]
+    top = 10 * math.ceil(max(cells, default=100.0) / 10)
     image = None
     for row, (setting, title) in zip(grid, settings.items(), strict=True):
         for axes, (method, result) in zip(row, results.items(), strict=True):
             matrix = result[setting]["matrix"]
             values = [[float("nan") if cell is None else cell for cell in line] for line in matrix]
-            image = axes.imshow(values, vmin=0, vmax=100, cmap="viridis")
+            image = axes.imshow(values, vmin=0, vmax=top, cmap="viridis")
             average = spread([result[setting]["average_accuracy"]])
             axes.set_title(f"{method}, {title}\naverage {average} %", fontsize=10, parse_math=False)
             _count(axes, len(matrix))
             for i, line in enumerate(matrix):
                 for j, cell in enumerate(line):
                     if cell is not None and len(matrix) <= 10:
-                        colour = "black" if cell > LIGHT_FROM else "white"
+                        colour = "black" if 100 * cell > LIGHT_FROM * top else "white"
                         axes.text(j, i, f"{cell:.0f}", ha="center", va="center", color=colour, fontsize=8)
     for axes in grid[-1]:
         axes.set_xlabel("accuracy on task")
