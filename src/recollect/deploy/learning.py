@@ -26,6 +26,7 @@ from recollect.deploy.model import LearnedTask, Model, Settings, Typical
 from recollect.deploy.reading import Reader, build, fit_temperature, infos, kept, pixels_of, whole
 from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, Training, checkpoint, listening
 from recollect.errors import UserError
+from recollect.metrics import rmse, squared_error
 from recollect.rng import Key
 from recollect.streams import Split, Stream, Task, TaskInfo
 from recollect.streams.build import channel_statistics
@@ -190,13 +191,11 @@ def _measured(before: Model, after: Model, validation: Split, runtime: Runtime, 
     typical = Typical(mean, deviation, len(labels), float(sure.amax(1).mean()))
     if before.tasks:
         then, last = Reader(before, runtime, backbone).features(images), len(before.tasks) - 1
-        newest = replace(newest, drifted=rmse(now, then), rectified=rmse(reader.features(images, last), then))
+        away = [float(squared_error(each, then)) for each in (now, reader.features(images, last))]
+        drifted, rectified = (rmse(each, then.numel()) for each in away)
+        newest = replace(newest, drifted=drifted, rectified=rectified)
     return replace(after, tasks=(*before.tasks, newest), temperature=across, typical=typical)
 
 
 def _percent(right: Tensor) -> float:
     return 100 * float(right.float().mean())
-
-
-def rmse(estimate: Tensor, original: Tensor) -> float:
-    return float((estimate - original).square().mean().sqrt())
