@@ -377,8 +377,9 @@ def _ablation(main: Experiment) -> str:
         return ""
     rfe, projection = variant(main, "rfe"), variant(main, "rfe-mlp-projection")
     gap = difference(projection, rfe, "til") if rfe and projection else None
+    published = [f"{found[0]:.2f}" if v and (found := accuracy(main, v, "til")) else "–" for v in (projection, rfe)]
     collapse = (
-        f"The paper's collapse of MLP-Projection (52.78 where RFE has 79.54) is not seen here ({gap.mean:+.1f}): at α = 1 features drift little, "
+        f"The paper's collapse of MLP-Projection ({published[0]} where RFE has {published[1]}) is not seen here ({gap.mean:+.1f}): at α = 1 features drift little, "
         "and so little has to be projected. Its MLP forms have nearly twice RFE's parameters; here, with the dimensions of these runs, about as many, "
         "so that half of its claim is not tested."
         if gap and gap.mean > -10
