@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "recollect"
-LEAVES = {"rng", "errors", "registry", "precision", "launch", "share"}
+LEAVES = {"rng", "errors", "registry", "precision", "launch", "share", "place"}
 ALLOWED = {
     "rng": set(),
     "errors": set(),
@@ -19,6 +19,7 @@ ALLOWED = {
     "precision": set(),
     "launch": set(),
     "share": set(),
+    "place": set(),
     "core": {"rng", "precision"},
     "nets": LEAVES,
     "streams": LEAVES,
@@ -50,7 +51,7 @@ ALLOWED = {
 }
 FILES = sorted(ROOT.rglob("*.py"))
 # What reads files or draws pictures works on the host; the runtime with its processes is where devices are known.
-HOST_ONLY = {"engine/runtime.py", "engine/processes.py"}
+HOST_ONLY = {"engine/runtime.py", "engine/processes.py", "place.py"}
 HOST_ONLY |= {"report/figures.py", "report/tables.py", "cli/app.py", "audit/search.py", "deploy/export.py"}
 
 
@@ -97,6 +98,8 @@ def forbidden(source: str) -> list[str]:
             "item",
         }:
             found.append(f".{node.attr}")
+        elif isinstance(node, ast.keyword) and node.arg == "non_blocking":  # not safe everywhere: `to_device` is
+            found.append(node.arg)
     return found
 
 
@@ -109,6 +112,7 @@ def test_only_the_runtime_knows_devices(path: Path) -> None:
 def test_the_search_for_devices_finds_them() -> None:
     assert forbidden('x = y.to("cuda:0"); z = x.cpu().numpy(); torch.zeros(1, dtype=torch.float64)') != []
     assert sorted(forbidden("a = x.cpu()\nb = 'mps'\nc = t.double()")) == [".cpu", ".double", "mps"]
+    assert forbidden("x.to(device, non_blocking=True)") == ["non_blocking"]
 
 
 def test_help_does_not_import_torch() -> None:

@@ -7,9 +7,12 @@ from typing import Any
 
 _HOMES = {
     "ContinualClassifier": "recollect.deploy",
+    "Observer": "recollect.engine",
     "RFE": "recollect.core",
     "RetrospectorChain": "recollect.core",
     "RunConfig": "recollect.runs",
+    "StoppedError": "recollect.engine",
+    "UserError": "recollect.errors",
     "open_stream": "recollect.streams",
     "resolve": "recollect.runs",
     "run": "recollect.runs",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.errors import UserError
+from recollect.place import to_device
 from recollect.share import WHOLE, Share
 
 
@@ -85,7 +86,7 @@ class Memory(nn.Module):
 
     def write(self, slots: Tensor, images: Tensor, labels: Tensor, tasks: Tensor | int, **values: Tensor) -> None:
         """Store samples in their slots, those of a share with those of the others."""
-        slots = slots.to(self.images.device, non_blocking=True)
+        slots = to_device(slots, self.images.device)
         buffers = [self.images, self.labels, self.tasks, *map(self.get_buffer, self._fields)]
         tasks = torch.as_tensor(tasks, device=slots.device).expand(len(slots))
         columns = [images, labels, tasks, *(values[name] for name in self._fields)]
@@ -116,7 +117,7 @@ class Memory(nn.Module):
     def sample(self, num: int, rng: torch.Generator) -> Samples | None:
         """`num` different samples, or all of them where fewer are held; None while empty."""
         chosen = self.draw(num, rng)
-        return self.at(chosen.to(self.images.device, non_blocking=True)) if len(chosen) else None
+        return self.at(to_device(chosen, self.images.device)) if len(chosen) else None
 
     def draw(self, num: int, rng: torch.Generator) -> Tensor:
         """The slots of `num` different samples, or of all where fewer are held; of a share its part of one draw."""

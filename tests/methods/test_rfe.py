@@ -502,11 +502,12 @@ def test_an_old_h_with_norm_and_dropout_stays_asleep() -> None:
     assert all(torch.equal(before[key], tensor) for key, tensor in rfe.chain.auxiliaries[0].state_dict().items())
 
 
-def test_new_modules_are_placed_beside_the_old_ones() -> None:
-    rfe = RFE(feature_dim=6, auxiliary_dim=4)
+@pytest.mark.parametrize("options", [{}, {"form": "no-aux"}, {"end_to_end": True}])
+def test_new_modules_are_placed_beside_the_old_ones(options: dict[str, Any]) -> None:
+    rfe, backbone = RFE(feature_dim=6, auxiliary_dim=4, **options), nn.Linear(768, 6).to("meta")
     rfe.begin_task()
     rfe.to("meta")
-    rfe.end_task(nn.Flatten())
+    rfe.end_task(backbone)
     rfe.begin_task()
     assert {parameter.device.type for parameter in rfe.parameters()} == {"meta"}
 

@@ -13,7 +13,7 @@ from torch import nn
 from recollect.errors import UserError
 from recollect.nets import Network, as_backbone, backbones
 from recollect.nets.resnet import ResNet18, resnet18
-from recollect.nets.vit import ViT
+from recollect.nets.vit import ViT, vit_s16
 from recollect.nets.weights import load_weights
 from recollect.rng import Key
 
@@ -160,6 +160,20 @@ def test_an_unreadable_checkpoint_is_named(tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").write_bytes(b"nonsense")
     with pytest.raises(UserError, match="no readable safetensors"):
         load_weights(nn.Linear(1, 1), tmp_path / "w.safetensors")
+
+
+def test_pretrained_networks_say_how_their_pixels_were_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = []
+    for home in ("resnet", "vit"):
+        monkeypatch.setattr(f"recollect.nets.{home}.load_pretrained", lambda network, name, drop: fetched.append(name))
+    imagenet, halves = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), ((0.5,) * 3, (0.5,) * 3)
+    assert resnet18((3, 96, 96), weights="imagenet").normalisation == imagenet
+    assert vit_s16((3, 224, 224)).normalisation == halves
+    assert len(fetched) == 2
+    assert resnet18((3, 96, 96)).normalisation is vit_s16((3, 224, 224), weights="none").normalisation is None
+    own = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
+    own.normalisation = imagenet
+    assert as_backbone(own, (3, 2, 2)).normalisation == imagenet
 
 
 def test_imagenet_weights_need_the_imagenet_shape() -> None:

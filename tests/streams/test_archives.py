@@ -21,6 +21,7 @@ from PIL import Image
 from recollect.errors import UserError
 from recollect.streams import StreamOptions
 from recollect.streams.archive import Archive, open_archive
+from recollect.streams.cache import Decoded, cached
 from recollect.streams.cifar import CIFAR10, CIFAR100, load_cifar10, load_cifar100
 from recollect.streams.tiny_imagenet import TINY_IMAGENET, load_tiny_imagenet
 
@@ -151,6 +152,30 @@ def test_a_crash_while_decoding_leaves_no_cache(tmp_path: Path, data_folder: Pat
             load_cifar100(OPTIONS, root)
     assert not list((data_folder / "arrays").iterdir())
     assert len(load_cifar100(OPTIONS, root).train_labels) == 300
+
+
+@pytest.mark.parametrize("spoilt", ["about.json", "train_images.npy"])
+def test_a_damaged_cache_is_decoded_anew(tmp_path: Path, data_folder: Path, spoilt: str) -> None:
+    root = unpacked(tmp_path, CIFAR100, cifar100_files())
+    whole = load_cifar100(OPTIONS, root).train_images.clone()
+    (found,) = data_folder.glob(f"arrays/cifar100-*/{spoilt}")
+    found.write_bytes(found.read_bytes()[:10])
+    assert torch.equal(load_cifar100(OPTIONS, root).train_images, whole)
+    assert len(list((data_folder / "arrays").iterdir())) == 1
+
+
+def test_what_another_process_decoded_meanwhile_stays(data_folder: Path) -> None:
+    arrays = {f"{split}_{what}": np.arange(4) for split in ("train", "test") for what in ("images", "labels")}
+    written = []
+
+    def overtaken() -> Decoded:
+        cached("digits", "f", lambda: (arrays, ("a",)))
+        written.extend(path.stat().st_ino for path in data_folder.glob("arrays/*/about.json"))
+        return arrays, ("a",)
+
+    assert cached("digits", "f", overtaken).train_labels.tolist() == [0, 1, 2, 3]
+    assert written == [path.stat().st_ino for path in data_folder.glob("arrays/*/about.json")]
+    assert len(written) == len(list((data_folder / "arrays").iterdir())) == 1
 
 
 def spoil(files: dict[str, bytes], name: str, data: bytes | None) -> dict[str, bytes]:

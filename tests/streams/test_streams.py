@@ -10,9 +10,8 @@ from PIL import Image
 from tests.conftest import make_stream
 
 from recollect.errors import UserError
-from recollect.streams import Pixels, StreamOptions, open_stream, stream_from_tensors
+from recollect.streams import ImageOptions, Pixels, StreamOptions, open_stream, stream_from_tensors
 from recollect.streams.build import streams
-from recollect.streams.images import ImageOptions
 
 
 def options(**changes: object) -> StreamOptions:
@@ -167,6 +166,18 @@ def test_a_folder_of_images_is_a_stream(tmp_path: Path) -> None:
     images, _ = stream.tasks[0].train.take(torch.arange(4))
     assert set(images[:, 0, 8, 8].tolist()) == {80}
     assert len(open_stream("images", ImageOptions(tasks=3, image_size=16), 0, root).tasks) == 3
+
+
+def test_images_of_a_folder_are_copied_nowhere(tmp_path: Path, data_folder: Path) -> None:
+    open_stream("images", ImageOptions(tasks=1, image_size=16), 0, folder(tmp_path / "photos"))
+    assert not list(data_folder.rglob("*"))
+
+
+def test_a_stream_has_options_of_its_own() -> None:
+    assert open_stream("split-digits").pixels.padding == 2
+    assert open_stream("split-digits", StreamOptions()).pixels.padding == 4
+    with pytest.raises(UserError, match="options of the stream 'images' are ImageOptions, got StreamOptions"):
+        open_stream("images", StreamOptions(), 0, Path("."))
 
 
 def test_train_and_test_folders_are_kept_apart(tmp_path: Path) -> None:

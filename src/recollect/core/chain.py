@@ -17,7 +17,17 @@ from recollect.core.retrospector import Retrospector
 
 
 class RetrospectorChain(nn.Module):
-    """Retrospectors and their auxiliary extractors, grown as tasks arrive."""
+    """Retrospectors and their auxiliary extractors, grown as tasks arrive.
+
+    >>> import torch
+    >>> from recollect.core import AuxiliaryExtractor, GatedRetrospector
+    >>> chain = RetrospectorChain(lambda: GatedRetrospector(12, 8, 8), lambda: AuxiliaryExtractor(8))
+    >>> for task in range(3):
+    ...     chain.begin_task()
+    >>> x, f = torch.randn(4, 3, 32, 32), torch.randn(4, 12)
+    >>> [estimate.shape[1] for estimate in chain.rewind(x, f)], chain.num_hops_to(0)
+    ([12, 12, 12], 2)
+    """
 
     def __init__(
         self, retrospector: Callable[[], Retrospector], auxiliary: Callable[[], nn.Module] | None, stride: int = 1

@@ -24,8 +24,19 @@ from recollect.core.retrospector import Form, make_retrospector
 class RFE(nn.Module):
     """A chain of retrospectors and the frozen teachers that it learns from.
 
-    Modules grown by `begin_task` are placed beside those grown before; on an accelerator call `.to(device)` after the
-    first. `auxiliary` may be any function that makes a module with an attribute `dim`.
+    Modules grown by `begin_task` are placed beside those grown before and the teachers; on an accelerator call
+    `.to(device)` after the first. `auxiliary` may be any function that makes a module with an attribute `dim`.
+
+    >>> import torch
+    >>> x, backbone = torch.randn(4, 3, 32, 32), nn.Sequential(nn.AvgPool2d(16), nn.Flatten())
+    >>> rfe = RFE(feature_dim=12)
+    >>> for task in range(2):
+    ...     rfe.begin_task()
+    ...     f = backbone(x)
+    ...     losses = rfe.drift_loss(x, f), rfe.distill_loss(x, f), rfe.retrospect_loss(x, f)  # train by them
+    ...     rfe.end_task(backbone)
+    >>> rfe.rewind(x, backbone(x), to=0).shape  # what the first task's head reads
+    torch.Size([4, 12])
     """
 
     def __init__(
@@ -76,13 +87,13 @@ class RFE(nn.Module):
         if self._under_way:
             raise RuntimeError(f"task {self.num_tasks} has not ended: call end_task(backbone) before begin_task()")
         self._under_way = True
+        existing = next(self.parameters(), None)
         self.chain.begin_task(auxiliary_with_hop=self.end_to_end)
-        h = self.chain.next_auxiliary
-        if h is not None:
+        if self.chain.next_auxiliary is not None:
             self.adapter = nn.Linear(self._auxiliary_dim, self.feature_dim)
-            reference = next(h.parameters(), None)
-            if reference is not None:
-                self.adapter.to(reference.device)
+        existing = existing if existing is not None else next(self.chain.parameters(), None)
+        if existing is not None:
+            self.to(existing.device)
 
     def drift_loss(self, x: Tensor, f: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
         """How far the training backbone's features of x have moved from f_{t-1}(x); zero in the first task."""

@@ -148,8 +148,8 @@ class ContinualClassifier:
     def predict_proba(self, x: Any, task: str | None = None) -> np.ndarray:
         """Probabilities [n, classes] in the order of `classes_` or, with a task, of its own classes.
 
-        `x` is an array or tensor of images, an image or its path, a list of them, or a DataLoader. A class that several
-        tasks hold has the sum of its probabilities.
+        `x` is an array or tensor of images, a path or a Pillow image, a list of any, or a DataLoader. A class that
+        several tasks hold has the sum of its probabilities.
         """
         images = self._images(x)
         if task is not None:

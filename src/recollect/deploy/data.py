@@ -63,10 +63,12 @@ def read_images(data: Any, size: int) -> Tensor:
     if isinstance(data, str | Path | Image.Image):
         data = [data]
     shape = tuple(getattr(data, "shape", ()))
-    is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)
+    is_one = len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))
     if is_one or not isinstance(data, Iterable):
         what = f"what looks like one image, of shape {list(shape)}" if is_one else type(data).__name__
-        raise UserError(f"give a list of images, or an array [n, height, width, 3] or [n, h, w, 1]; got {what}")
+        raise UserError(
+            f"give a list of images, or an array [n, height, width, 3] or [n, 3, h, w] or [n, h, w, 1]; got {what}"
+        )
     found = []
     for each in data:
         if isinstance(each, str | Path):

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recollect.engine.evaluation import plain_batches
 from recollect.engine.observer import Observer
@@ -19,6 +19,7 @@ from recollect.engine.runtime import Runtime
 from recollect.engine.training import Training
 from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
 from recollect.methods import Learner, Phase
+from recollect.place import to_device
 from recollect.rng import Key
 from recollect.share import WHOLE, Share
 from recollect.streams import Batch, Pixels, Split, Views
@@ -95,8 +96,9 @@ class Fit:
                 weight.copy_(best)
 
     def _weights(self) -> list[Tensor]:
-        """What this phase trains, with its buffers."""
-        return [tensor for module in self.phase.training for tensor in module.state_dict().values()]
+        """What this phase trains, and the buffers that may move meanwhile."""
+        trained = [parameter.detach() for group in self.phase.groups.values() for parameter in group]
+        return [*trained, *(buffer for module in self.phase.training for buffer in module.buffers())]
 
     def _watch(self, loss: float) -> None:
         """A phase that may end early keeps the weights of its best validation loss, and ends with them."""
@@ -134,6 +136,7 @@ class Fit:
         self.learner.eval()
         for module in self.phase.training:
             module.train()
+            _keep_frozen_layers_still(module)
         key = self.key / self.epoch
         order = torch.randperm(len(self.train), generator=(key / "order").generator())
         chunks = order.split(self.training.batch_size)[: self.num_steps]
@@ -164,8 +167,8 @@ class Fit:
 
     def _batch(self, positions: Tensor, key: Key, share: Share) -> Batch:
         images, labels = self.train.take(positions)
-        images = images.to(self.runtime.device, non_blocking=True)
-        labels = labels.to(self.runtime.device, non_blocking=True)
+        images = to_device(images, self.runtime.device)
+        labels = to_device(labels, self.runtime.device)
         if self._views is not None:
             view = self.epoch % len(self._views)
             x, known = self._views.shown(view, positions, images), self._views.known(view, positions)
@@ -226,3 +229,11 @@ class Fit:
         if any(best.shape != tensor.shape for best, tensor in zip(self._best_weights, weights, strict=True)):
             raise ValueError("the best weights have other shapes than the phase's")
         self.update.load(own, values["update"])
+
+
+def _keep_frozen_layers_still(module: nn.Module) -> None:
+    """A norm whose weights are held still does not move its statistics either."""
+    for part in module.modules():
+        own = list(part.parameters(recurse=False))
+        if own and not any(parameter.requires_grad for parameter in own):
+            part.eval()

@@ -72,6 +72,13 @@ class Engine:
 
     def run(self) -> Record:
         """Learn all tasks, going on after the last checkpoint where there is one."""
+        try:
+            return self._run_all()
+        finally:  # phases hold still what they do not train; whoever gave the backbone gets it as free as it was
+            for parameter in self.learner.network.learnable():
+                parameter.requires_grad_(True)
+
+    def _run_all(self) -> Record:
         lessons = [self.stream.tasks] if self.learner.together else [(task,) for task in self.stream.tasks]
         self.runtime.place(self.learner)
         with self.runtime.processes.in_turn():

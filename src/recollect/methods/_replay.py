@@ -13,6 +13,7 @@ from torch import Tensor
 from recollect.memory import Memory, Samples
 from recollect.methods.learner import BaselineConfig, Learner, Phase, Setup, Update
 from recollect.nets import Network
+from recollect.place import to_device
 from recollect.streams import Batch, TaskInfo
 
 
@@ -49,7 +50,7 @@ class ReplayLearner(Learner[Config], ABC):
     def remember(self, batch: Batch, **values: Tensor) -> None:
         """Offer the images just presented, unaugmented, with what else is to be stored of each."""
         rows, slots = self.memory.admit(len(batch.y), batch.rng("reservoir"))
-        rows = rows.to(batch.y.device, non_blocking=True)
+        rows = to_device(rows, batch.y.device)
         labels = batch.y[rows]
         kept = {name: value[rows] for name, value in values.items()}
         self.memory.write(slots, batch.images[rows], labels, self.network.task_of_unit[labels], **kept)

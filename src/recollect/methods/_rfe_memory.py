@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from recollect.core import RFE, feature_estimation
 from recollect.memory import Memory, Samples
 from recollect.methods._rfe_config import RFEConfig
+from recollect.place import to_device
 from recollect.rng import Key
 from recollect.streams import Batch, Known, Split, TaskData, Views
 
@@ -72,7 +73,7 @@ class Recall:
         slots = self.past.memory.draw(len(batch.y), batch.rng("recall"))
         if not len(slots):
             return batch.x.new_zeros(())
-        samples, chain = self.past.memory.at(slots.to(batch.x.device, non_blocking=True)), self.rfe.chain
+        samples, chain = self.past.memory.at(to_device(slots, batch.x.device)), self.rfe.chain
         domain, last_hop = samples.values["domain"], chain.num_hops - 1
         newest = domain >= last_hop * chain.stride
         moves_all = self.past.config.memory_target == "stored"
@@ -97,7 +98,7 @@ class Recall:
         else:
             plain = len(views) - 1
             view = torch.randint(0, plain, (batch.share.whole(len(slots)),), generator=batch.rng(purpose))
-            view = torch.where(moved, batch.share.of(view).to(moved.device, non_blocking=True), plain)
+            view = torch.where(moved, to_device(batch.share.of(view), moved.device), plain)
             x, known = views.shown(view, slots, images), views.known(view, slots)
         return x, known["now"], known["then"]
 

@@ -38,7 +38,7 @@ class EWC(Learner[EWCConfig]):
 
     def __init__(self, network: Network, config: EWCConfig, setup: Setup) -> None:
         super().__init__(network, config, setup)
-        for index, parameter in enumerate(network.backbone.parameters()):
+        for index, parameter in enumerate(network.learnable()):
             self.register_buffer(f"fisher_{index}", torch.zeros_like(parameter))
             self.register_buffer(f"anchor_{index}", parameter.detach().clone())
 
@@ -53,19 +53,20 @@ class EWC(Learner[EWCConfig]):
         """λ/2 Σ F (θ - θ*)²."""
         terms = [
             (self.get_buffer(f"fisher_{index}") * (parameter - self.get_buffer(f"anchor_{index}")).square()).sum()
-            for index, parameter in enumerate(self.network.backbone.parameters())
+            for index, parameter in enumerate(self.network.learnable())
         ]
-        return self.config.penalty / 2 * torch.stack(terms).sum()
+        return self.config.penalty / 2 * torch.stack(terms).sum() if terms else torch.zeros(())
 
     def end_task(self, task: TaskInfo, data: TaskData) -> None:
         chosen = torch.randperm(len(data), generator=(data.key / "fisher").generator())[: self.config.fisher_samples]
-        parameters = [parameter.requires_grad_(True) for parameter in self.network.backbone.parameters()]
+        parameters = [parameter.requires_grad_(True) for parameter in self.network.learnable()]
         totals = [torch.zeros_like(parameter) for parameter in parameters]
         with torch.autocast(data.device.type, enabled=False):  # squares of small gradients
             for batch in data.batches(chosen):
                 for x, y in zip(batch.x.split(1), batch.y.split(1), strict=True):
                     loss = self.network.cross_entropy(self.network(x), y, "task")
-                    for total, g in zip(totals, torch.autograd.grad(loss, parameters), strict=True):
+                    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+                    for total, g in zip(totals, gradients, strict=True):
                         total += g.square() / len(chosen)
         for index, (parameter, total) in enumerate(zip(parameters, totals, strict=True)):
             self.get_buffer(f"fisher_{index}").mul_(self.config.decay).add_(total)

@@ -174,7 +174,7 @@ class Learner(nn.Module, ABC, Generic[Config]):
             ce = network.cross_entropy(logits, batch.y, units)
             return Validation({"classifier": ce}, num_right(logits[:, network.seen()], batch.y))
 
-        groups = {"classifier": [*network.backbone.parameters(), *heads.parameters()]}
+        groups = {"classifier": [*network.learnable(), *heads.parameters()]}
         return Phase("fit", groups, step, validate, self.setup.schedule, [network.backbone, heads])
 
 

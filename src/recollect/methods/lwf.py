@@ -60,7 +60,7 @@ class LwF(Learner[LwFConfig]):
 
         usual = self.classifier_phase(task, step, "task")
         heads = self.network.heads[: task.index + 1]
-        groups = {"classifier": [*self.network.backbone.parameters(), *heads.parameters()]}
+        groups = {"classifier": [*self.network.learnable(), *heads.parameters()]}
         yield replace(usual, groups=groups, training=[self.network.backbone, heads])
 
     def parameter_counts(self) -> Parameters:

@@ -91,7 +91,7 @@ class RFELearner(Learner[RFEConfig]):
         backbone, head = self.network.backbone, self.network.heads[task.index]
         first_unit = self.network.units(task.index).start
         alpha = self.config.alpha if task.index else 0.0
-        trained = [*backbone.parameters(), *head.parameters()]
+        trained = [*self.network.learnable(), *head.parameters()]
         if self.config.end_to_end:
             trained += self.rfe.retrospect_parameters()
 

@@ -37,7 +37,7 @@ class SI(Learner[SIConfig]):
 
     def __init__(self, network: Network, config: SIConfig, setup: Setup) -> None:
         super().__init__(network, config, setup)
-        for index, parameter in enumerate(network.backbone.parameters()):
+        for index, parameter in enumerate(network.learnable()):
             self.register_buffer(f"path_{index}", torch.zeros_like(parameter))
             self.register_buffer(f"importance_{index}", torch.zeros_like(parameter))
             self.register_buffer(f"anchor_{index}", parameter.detach().clone())
@@ -46,7 +46,7 @@ class SI(Learner[SIConfig]):
         yield self.classifier_phase(task, self.step, "task")
 
     def step(self, batch: Batch, update: Update) -> None:
-        parameters = list(self.network.backbone.parameters())
+        parameters = self.network.learnable()
         pulls = [2 * self.config.penalty * self._each("importance", i) * (p.detach() - self._each("anchor", i))
                  for i, p in enumerate(parameters)]  # fmt: skip
         before = [parameter.detach().clone() for parameter in parameters]
@@ -62,7 +62,7 @@ class SI(Learner[SIConfig]):
             self._each("path", index).sub_(g * (parameter.detach() - old))
 
     def end_task(self, task: TaskInfo, data: TaskData) -> None:
-        for index, parameter in enumerate(self.network.backbone.parameters()):
+        for index, parameter in enumerate(self.network.learnable()):
             path, anchor = self._each("path", index), self._each("anchor", index)
             moved = (parameter.detach() - anchor).square()
             self._each("importance", index).add_(path.clamp(min=0) / (moved + self.config.damping))

@@ -27,13 +27,14 @@ class Backbone(Protocol):
 
 
 class Wrapped(nn.Module):
-    """A user's own module with the two attributes that a backbone needs."""
+    """A user's own module with the attributes that a backbone needs."""
 
     def __init__(self, module: nn.Module, feature_dim: int, nonnegative: bool) -> None:
         super().__init__()
         self.module = module
         self.feature_dim = feature_dim
         self.nonnegative = nonnegative
+        self.normalisation: Normalisation | None = getattr(module, "normalisation", None)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.module(x)  # type: ignore[no-any-return]

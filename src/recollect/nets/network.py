@@ -25,6 +25,7 @@ class Network(nn.Module):
         self.backbone = backbone
         assert isinstance(backbone, Backbone)
         self.feature_dim = backbone.feature_dim
+        self._frozen = frozenset(name for name, p in self.backbone.named_parameters() if not p.requires_grad)
         self.heads = nn.ModuleList()
         self.num_tasks = 0
         self.fixed_heads = tuple(fixed_heads)
@@ -32,6 +33,10 @@ class Network(nn.Module):
         self.register_buffer("task_of_unit", torch.zeros(0, dtype=torch.int64), persistent=False)
         for num_classes in self.fixed_heads:
             self._add_head(num_classes)
+
+    def learnable(self) -> list[nn.Parameter]:
+        """The backbone's parameters but for those that its maker froze."""
+        return [parameter for name, parameter in self.backbone.named_parameters() if name not in self._frozen]
 
     def begin_task(self, num_classes: int) -> None:
         """Give the next task its head."""

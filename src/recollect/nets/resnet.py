@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recollect.errors import UserError
-from recollect.nets.backbone import Recipe
+from recollect.nets.backbone import Normalisation, Recipe
 from recollect.nets.weights import load_pretrained
 
 IMAGENET_STEM_FROM = 96  # pixels
@@ -42,6 +42,7 @@ class ResNet18(nn.Module):
     """Four stages of two blocks with `width`, 2, 4 and 8 times `width` channels, then the mean over positions."""
 
     nonnegative = True
+    normalisation: Normalisation | None = None
 
     def __init__(self, in_channels: int = 3, width: int = 64, *, imagenet_stem: bool = False) -> None:
         super().__init__()
@@ -94,6 +95,7 @@ def resnet18(
             f"{channels} channels, images of {size}: set stem=imagenet, or resize to 96 pixels up"
         )
     load_pretrained(network, "timm/resnet18.tv_in1k", drop=("fc.",))
+    network.normalisation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     return network
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recollect.errors import UserError
-from recollect.nets.backbone import Recipe
+from recollect.nets.backbone import Normalisation, Recipe
 from recollect.nets.weights import load_pretrained
 
 NORM_EPSILON = 1e-6
@@ -98,6 +98,7 @@ class ViT(nn.Module):
     """A trunk, then linear to `feature_dim` and ReLU; other image sizes are resized to the trunk's."""
 
     nonnegative = True
+    normalisation: Normalisation | None = None
 
     def __init__(
         self,
@@ -139,6 +140,7 @@ def vit_s16(
     network = ViT(in_channels=image_shape[0], feature_dim=feature_dim)
     if weights == "imagenet":
         load_pretrained(network.trunk, "timm/vit_small_patch16_224.augreg_in21k_ft_in1k", drop=("head.",))
+        network.normalisation = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
     return network
 
 

@@ -117,7 +117,12 @@ def resolve(
     measure_drift: bool = False,
     precision: str = "auto",
 ) -> RunConfig:
-    """The stream's protocol, then the method's defaults, then the user's settings, which win."""
+    """The stream's protocol, then the method's defaults, then the user's settings, which win.
+
+    >>> config = resolve("split-cifar100", "rfe", seed=0, settings={"alpha": 0.3, "backbone.width": 16})
+    >>> config.method_options.alpha, config.training.epochs
+    (0.3, 40)
+    """
     if precision not in ("auto", "fp32", "bf16"):
         raise UserError(f"precision is 'auto', 'fp32' or 'bf16', got {precision!r}")
     settings = dict(settings or {})

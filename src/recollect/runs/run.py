@@ -42,9 +42,9 @@ def build_learner(config: RunConfig, stream: Stream, backbone: nn.Module | None 
 
 def run(
     config: RunConfig,
-    out: Path,
+    out: str | Path,
     *,
-    data_root: Path | None = None,
+    data_root: str | Path | None = None,
     force: bool = False,
     device: str = "auto",
     threads: int = 0,
@@ -64,7 +64,14 @@ def run(
     the `stream` given; one of the backbone 'own' with the `backbone` given, which is trained in place. `live` names
     where figures go as they come, besides events.jsonl: tensorboard, mlflow. With `shared` all processes that torchrun
     started do the run together; the first of them holds the folder and writes.
+
+    >>> from recollect import resolve
+    >>> config = resolve("split-digits", "finetune", seed=0, settings={"epochs": 1, "train_per_class": 10})
+    >>> result = run(config, "runs/finetune")
+    >>> [len(row) for row in result["til"]["matrix"]]  # after each task, on each task
+    [5, 5, 5, 5, 5]
     """
+    out, data_root = Path(out), None if data_root is None else Path(data_root)
     with ExitStack() as held:
         processes = held.enter_context(joined()) if shared else ALONE
         if not processes.leads:

@@ -1,18 +1,21 @@
 """Streams of tasks: where the data comes from and how it is cut, cached and shown."""
 
 from recollect.streams.build import build_stream, open_stream, stream_from_tensors, streams
+from recollect.streams.images import ImageOptions
 from recollect.streams.pixels import Moves, Pixels
-from recollect.streams.protocol import Dataset, Protocol, Source, StreamOptions
+from recollect.streams.protocol import Dataset, Protocol, Size, Source, StreamOptions
 from recollect.streams.split import Batch, Split, Stream, Task, TaskData, TaskInfo
 from recollect.streams.views import Known, Views
 
 __all__ = [
     "Batch",
     "Dataset",
+    "ImageOptions",
     "Known",
     "Moves",
     "Pixels",
     "Protocol",
+    "Size",
     "Source",
     "Split",
     "Stream",

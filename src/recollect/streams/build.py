@@ -23,10 +23,18 @@ def streams() -> dict[str, Source]:
     return discover("recollect.streams", "STREAMS")
 
 
-def open_stream(name: str, options: StreamOptions, seed: int, data_root: Path | None = None) -> Stream:
-    """Load a registered stream, downloading it once if it is not found."""
+def open_stream(
+    name: str, options: StreamOptions | None = None, seed: int = 0, data_root: str | Path | None = None
+) -> Stream:
+    """Load a registered stream, downloading it once if it is not found; without options it has its own.
+
+    >>> stream = open_stream("split-digits")
+    >>> len(stream.tasks), stream.image_shape, stream.tasks[0].info.class_names
+    (5, (1, 32, 32), ('0', '1'))
+    """
     source: Source = lookup("stream", streams(), name)
-    return build_stream(name, source.load(options, data_root), options, seed)
+    options = source.options if options is None else options
+    return build_stream(name, source.load(options, Path(data_root) if data_root else None), options, seed)
 
 
 def stream_from_tensors(
@@ -41,7 +49,13 @@ def stream_from_tensors(
     flip: bool = False,
     **options: Any,
 ) -> Stream:
-    """A stream of any uint8 images [n, c, h, w] with integer labels counted from 0; `options` as in StreamOptions."""
+    """A stream of any uint8 images [n, c, h, w] with integer labels counted from 0; `options` as in StreamOptions.
+
+    >>> images, labels = torch.zeros(40, 3, 32, 32, dtype=torch.uint8), torch.arange(40) % 4
+    >>> stream = stream_from_tensors(images, labels, images, labels, tasks=2)
+    >>> [task.info.class_names for task in stream.tasks]
+    [('0', '1'), ('2', '3')]
+    """
     for what, pictures, classes in (("training", images, labels), ("test", test_images, test_labels)):
         if pictures.dtype != torch.uint8 or pictures.ndim != 4 or len(pictures) != len(classes):
             raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import warnings
 from dataclasses import dataclass
@@ -11,11 +10,11 @@ from typing import IO
 
 import numpy as np
 from PIL import Image, ImageOps
+from rich.console import Console
 
 from recollect.errors import UserError
 from recollect.rng import Key
-from recollect.streams.archive import Folder
-from recollect.streams.cache import Decoded, cached
+from recollect.streams.cache import Decoded, held
 from recollect.streams.protocol import Dataset, Protocol, Source, StreamOptions
 
 
@@ -100,14 +99,18 @@ def _as_bytes(pixels: np.ndarray, *, wide: bool) -> Image.Image:
 
 
 def load_folder(options: StreamOptions, data_root: Path | None) -> Dataset:
-    """`root/class/*.png`, or `root/train/class` and `root/test/class`; without a test folder a fifth is held out."""
+    """`root/class/*.png`, or `root/train/class` and `root/test/class`; without a test folder a fifth is held out.
+
+    A user's own images are decoded for every run and copied nowhere.
+    """
     if data_root is None:
         raise UserError("the stream 'images' reads a folder with one sub-folder a class: name it with --data-root")
     if not data_root.is_dir():
         raise UserError(f"--data-root {data_root} is not a folder")
-    assert isinstance(options, ImageOptions)
-    fingerprint = hashlib.blake2b(f"{Folder(data_root).fingerprint()} {options.image_size}".encode(), digest_size=8)
-    return cached("images", fingerprint.hexdigest(), lambda: _decode(data_root, options.image_size))
+    if not isinstance(options, ImageOptions):
+        raise UserError(f"the options of the stream 'images' are ImageOptions, got {type(options).__name__}")
+    with Console(stderr=True).status(f"reading the images of {data_root}"):
+        return held(*_decode(data_root, options.image_size))
 
 
 def _decode(root: Path, size: int) -> Decoded:

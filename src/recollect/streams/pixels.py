@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from recollect.place import to_device
 from recollect.share import WHOLE, Share
 
 
@@ -29,7 +30,7 @@ class Moves(NamedTuple):
         return Moves(*(each[where] for each in self))
 
     def to(self, device: torch.device) -> Moves:
-        return Moves(*(each.to(device, non_blocking=True) for each in self))
+        return Moves(*(to_device(each, device) for each in self))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from recollect.place import to_device
 from recollect.rng import Key
 from recollect.streams.pixels import Moves, Pixels
 from recollect.streams.split import Split
@@ -68,11 +69,11 @@ class Views:
     def shown(self, view: Tensor | int, positions: Tensor, images: Tensor | None = None) -> Tensor:
         """What networks see at `positions` in one view, or a view each; `images` if they are on the device already."""
         if images is None:
-            images = self.split.take(positions)[0].to(self.device, non_blocking=True)
-        moves = self.moves.at(view, positions.to(self.device, non_blocking=True))
+            images = to_device(self.split.take(positions)[0], self.device)
+        moves = self.moves.at(view, to_device(positions, self.device))
         return self.pixels.plain(self.pixels.moved(images, moves))
 
     def known(self, view: Tensor | int, positions: Tensor) -> dict[str, Tensor]:
         """What the functions said of them."""
-        positions = positions.to(self.device, non_blocking=True)
+        positions = to_device(positions, self.device)
         return {name: values[view, positions] for name, values in self.values.items()}

@@ -22,7 +22,18 @@ from recollect.nets import as_backbone
 from recollect.registry import lookup
 from recollect.rng import Key
 from recollect.runs.settings import check, options_of
-from recollect.testing.harness import SMALL, assert_same, begun, build, pictures, statistics, still, teach
+from recollect.testing.harness import (
+    SMALL,
+    Own,
+    assert_same,
+    begun,
+    build,
+    made_small,
+    pictures,
+    statistics,
+    still,
+    teach,
+)
 
 
 def scores_are_shaped_and_finite(row: Method) -> None:
@@ -207,13 +218,44 @@ def config_survives_json(row: Method) -> None:
 
 
 def takes_a_backbone_of_the_users(row: Method) -> None:
-    """Any module with features [batch, dim]: without BatchNorm, with negative features, with dropout."""
+    """Any module with features [batch, dim]: negative ones, with dropout, with layers that nothing reads and layers
+    that are frozen, which stay so.
+    """
     stream = pictures((2, 2))
     with Key(2).initialising():
-        own = nn.Sequential(nn.Flatten(), nn.Linear(768, 10), nn.Dropout(0.1))
+        own = Own()
+    frozen = {name: tensor.clone() for name, tensor in own.frozen.state_dict().items()}
     learner = build(row, stream, as_backbone(own, stream.image_shape))
     matrix = teach(learner, stream).record.matrices["cil"]
     assert all(cell is not None for cell in matrix[-1])
+    now = own.frozen.state_dict()
+    moved = [name for name, tensor in frozen.items() if not torch.equal(tensor, now[name].to(tensor.device))]
+    assert not moved, f"{moved} moved in layers that were frozen"
+
+
+def ends_early_with_its_best(row: Method) -> None:
+    """A phase that may end early ends with what it had at its best validation loss: all of it, of one epoch."""
+    stream, ended = pictures((2, 2)), []
+    learner = build(row, stream, epochs=4, patience=1)
+    phases = learner.phases
+
+    class Watch(Observer):
+        def event(self, kind: str, **fields: Any) -> None:
+            if kind == "epoch":
+                ended.append((sum(fields["validation"].values()), [p.detach().clone() for p in trained]))
+
+    def watched(task: Any) -> Any:
+        for phase in phases(task):
+            trained[:] = [parameter for group in phase.groups.values() for parameter in group]
+            ended.clear()
+            yield phase
+            best = min(ended, key=lambda each: each[0])[1]
+            same = all(torch.equal(a, b) for a, b in zip(trained, best, strict=True))
+            assert same, f"the phase {phase.name} did not end with the weights of its best epoch"
+
+    trained: list[nn.Parameter] = []
+    learner.phases = watched  # type: ignore[method-assign]
+    teach(learner, stream, observer=Watch())
 
 
 def counts_its_parameters(row: Method) -> None:
@@ -238,6 +280,7 @@ CHECKS: tuple[Callable[[Method], None], ...] = (
     resumes_mid_phase_to_the_same_bits,
     config_survives_json,
     takes_a_backbone_of_the_users,
+    ends_early_with_its_best,
     counts_its_parameters,
 )
 
@@ -245,7 +288,7 @@ CHECKS: tuple[Callable[[Method], None], ...] = (
 def check_method(method: str | Method, *, small: Mapping[str, Any] | None = None, budget: int = 6) -> None:
     """Hold a method to the contract: every check below, one after the other."""
     row: Method = lookup("method", methods(), method) if isinstance(method, str) else method
-    row = row._replace(config=dataclasses.replace(row.config, **(small or {})))
+    row = made_small(row, **(small or {}))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # what a method warns of on odd streams is its own affair
         for each in CHECKS:

@@ -32,13 +32,34 @@ def pictures(sizes: Sequence[int], *, size: int = 16, channels: int = 3, per_cla
     return stream_from_tensors(images, labels, images.flip(0), labels.flip(0), tasks=tasks, crop_padding=2)
 
 
-def build(row: Method, stream: Stream, backbone: nn.Module | None = None, epochs: int = EPOCHS) -> Learner[Any]:
-    """A small learner, before its first task."""
+class Own(nn.Module):
+    """A backbone as users have them: a frozen layer with its norm, and a head left over from its first life."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Sequential(nn.Flatten(), nn.Linear(768, 12), nn.BatchNorm1d(12)).requires_grad_(False)
+        self.layers = nn.Sequential(nn.Linear(12, 10), nn.Dropout(0.1))
+        self.fc = nn.Linear(10, 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(self.frozen(x))  # type: ignore[no-any-return]
+
+
+def made_small(row: Method, **given: Any) -> Method:
+    """The method with its usual options made small, and those given."""
     known = {field.name for field in dataclasses.fields(row.config)}
-    config = dataclasses.replace(row.config, **{name: value for name, value in SMALL.items() if name in known})
+    usual = {name: value for name, value in SMALL.items() if name in known}
+    return row._replace(config=dataclasses.replace(row.config, **usual | given))
+
+
+def build(
+    row: Method, stream: Stream, backbone: nn.Module | None = None, epochs: int = EPOCHS, patience: int = 0
+) -> Learner[Any]:
+    """A learner before its first task."""
     with Key(1).initialising():
         network = Network(backbone or ConvNet(stream.image_shape[0], 4), Key(1))
-    return row.learner(network, config, Setup(stream.image_shape, Schedule(epochs, 1e-2), Key(1)))
+    setup = Setup(stream.image_shape, Schedule(epochs, 1e-2, patience), Key(1))
+    return row.learner(network, row.config, setup)
 
 
 def teach(learner: Learner[Any], stream: Stream, **options: Any) -> Engine:

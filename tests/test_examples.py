@@ -1,0 +1,34 @@
+"""The examples of public names run as they are printed."""
+
+from __future__ import annotations
+
+import doctest
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import recollect
+from recollect.errors import UserError
+
+WITHOUT = {"Observer", "RunConfig", "StoppedError", "UserError"}  # made by others, or only caught
+
+
+@pytest.mark.parametrize("name", [name for name in recollect.__all__ if name not in WITHOUT])
+def test_an_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    public = getattr(recollect, name)
+    home = sys.modules[public.__module__]
+    found = [*doctest.DocTestFinder(recurse=False).find(public, name, module=home, globs=vars(home).copy())]
+    found += doctest.DocTestFinder(recurse=False).find(home, globs=vars(home).copy())
+    runner = doctest.DocTestRunner()
+    for each in found:
+        runner.run(each)
+    assert runner.tries > 0
+    assert runner.failures == 0
+
+
+def test_public_names_are_where_they_say() -> None:
+    assert {name: getattr(recollect, name).__name__ for name in recollect.__all__} == {n: n for n in recollect.__all__}
+    assert import_module("recollect.errors").UserError is UserError
