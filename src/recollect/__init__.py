@@ -11,7 +11,7 @@ _HOMES = {
     "RFE": "recollect.core",
     "RetrospectorChain": "recollect.core",
     "RunConfig": "recollect.runs",
-    "StoppedError": "recollect.engine",
+    "StoppedError": "recollect.errors",
     "UserError": "recollect.errors",
     "open_stream": "recollect.streams",
     "resolve": "recollect.runs",

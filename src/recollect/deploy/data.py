@@ -63,7 +63,9 @@ def read_images(data: Any, size: int) -> Tensor:
     if isinstance(data, str | Path | Image.Image):
         data = [data]
     shape = tuple(getattr(data, "shape", ()))
-    is_one = len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))
+    is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))
+    if isinstance(data, Tensor) and len(shape) == 3:  # [3, h, w] is one image to torch, three grey ones to numpy
+        is_one |= shape[0] in (1, 3)
     if is_one or not isinstance(data, Iterable):
         what = f"what looks like one image, of shape {list(shape)}" if is_one else type(data).__name__
         raise UserError(
