@@ -38,4 +38,4 @@ $(TESTS_READY): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

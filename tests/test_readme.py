@@ -8,9 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+import recollect.methods
+import recollect.nets
+import recollect.streams
+from recollect import testing
 from recollect.methods import methods
-from recollect.runs import parse, resolve
+from recollect.runs import parse, resolve, run
+from recollect.runs.run import build_learner
+from recollect.streams import open_stream
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,6 +43,28 @@ def test_the_example_of_models_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     scope: dict[str, object] = {}
     exec(compile(code, "models.md", "exec"), scope)
     assert scope["model"].classes_ == ["cat", "dog", "cow", "hen"]  # type: ignore[attr-defined]
+
+
+def test_one_file_adds_a_method_a_stream_or_a_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples of CONTRIBUTING, put where it says."""
+    codes = blocks((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), "python")
+    for package, code in zip((recollect.methods, recollect.streams, recollect.nets), codes, strict=True):
+        folder = tmp_path / package.__name__
+        folder.mkdir()
+        (folder / "added_here.py").write_text(code, encoding="utf-8")
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    testing.check_method("head-only")
+    config = resolve("noise", "head-only", 0, {"backbone": "pooled", "side": 2, "epochs": 1}, precision="fp32")
+    learner = build_learner(config, open_stream("noise"))
+    before = {name: tensor.clone() for name, tensor in learner.network.backbone.state_dict().items()}
+    result = run(config, tmp_path / "run")
+    assert len(result["til"]["matrix"]) == 4
+    (last,) = (tmp_path / "run" / "checkpoint").glob("task-004")
+    kept = load_file(last / "state.safetensors")
+    now = {name: tensor for name, tensor in kept.items() if "network.backbone." in name}
+    assert len(now) == len(before) == 2
+    for name, tensor in before.items():
+        assert any(key.endswith(name) and torch.equal(tensor, value) for key, value in now.items())
 
 
 def test_the_run_commands_resolve() -> None:

@@ -6,7 +6,7 @@ Slots are allocated once, so the state has the same shape whatever was stored; a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ class Samples:
     labels: Tensor
     tasks: Tensor
     values: Mapping[str, Tensor]
+    divided: bool = True
+    """Whether several processes have a part each; a draw that does not divide as the batch does, all have whole."""
 
 
 class Memory(nn.Module):
@@ -117,11 +119,17 @@ class Memory(nn.Module):
     def sample(self, num: int, rng: torch.Generator) -> Samples | None:
         """`num` different samples, or all of them where fewer are held; None while empty."""
         chosen = self.draw(num, rng)
-        return self.at(to_device(chosen, self.images.device)) if len(chosen) else None
+        if not len(chosen):
+            return None
+        return replace(self.at(to_device(chosen, self.images.device)), divided=self.divides(num))
 
     def draw(self, num: int, rng: torch.Generator) -> Tensor:
         """The slots of `num` different samples, or of all where fewer are held; of a share its part of one draw."""
         return self.share.of(torch.randperm(self.size, generator=rng)[: self.share.whole(num)])
+
+    def divides(self, num: int) -> bool:
+        """Whether a draw of `num` is divided among processes."""
+        return min(self.size, self.share.whole(num)) % self.share.total == 0
 
     def at(self, slots: Tensor) -> Samples:
         """What the given slots hold."""

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -323,7 +324,11 @@ def test_a_crash_while_a_checkpoint_is_replaced_loses_neither(tmp_path: Path, mo
     assert found[1] == {"n": 1}
     checkpoint.save(tmp_path, "task-001", {"a": torch.zeros(2)}, {"n": 3})
     assert [path.name for path in tmp_path.iterdir()] == ["task-001"]
-    assert checkpoint.load_latest(tmp_path)[1] == {"n": 3}
+    left = tmp_path / f"task-001{checkpoint.REPLACED}"  # killed before the old one could go
+    shutil.copytree(tmp_path / "task-001", left)
+    checkpoint.save(tmp_path, "task-001", {"a": torch.zeros(2)}, {"n": 4})
+    assert [path.name for path in tmp_path.iterdir()] == ["task-001"]
+    assert checkpoint.load_latest(tmp_path)[1] == {"n": 4}
 
 
 def test_a_disk_that_cannot_be_read_now_costs_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

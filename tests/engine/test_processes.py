@@ -31,7 +31,7 @@ from recollect.methods.learner import Update
 from recollect.nets import Network, as_backbone
 from recollect.rng import Key
 from recollect.share import Share
-from recollect.streams import Batch, Stream, TaskInfo
+from recollect.streams import Batch, Pixels, Stream, TaskInfo
 
 NAMES = sorted(methods())
 MEMORY = 9
@@ -180,6 +180,22 @@ def test_a_method_whose_replicas_part_is_refused(two: Path) -> None:
         text = (two / f"selfish.{rank}.txt").read_text()
         assert "copies of Selfish differ after task 1 · fit, in brightness" in text
         assert "run it in one process" in text
+
+
+def test_a_draw_that_all_have_whole_is_shown_alike_to_all() -> None:
+    """16 samples and a batch of 32 of two processes: as many as a share, but not one."""
+    memory, pixels = Memory(16, (3, 16, 16)), Pixels((0.5,) * 3, (0.5,) * 3)
+    rows, slots = memory.admit(16, torch.Generator().manual_seed(0))
+    memory.write(slots, torch.randint(0, 256, (16, 3, 16, 16), dtype=torch.uint8)[rows], torch.zeros(16), 0)
+    shown = []
+    for share in (Share(0, 16, 32, 0.5), Share(16, 32, 32, 0.5)):
+        memory.share = share
+        past = memory.sample(16, torch.Generator().manual_seed(1))
+        assert not past.divided
+        nothing = torch.zeros(0)
+        batch = Batch(nothing, nothing, nothing, pixels, Key(0), share=share)
+        shown.append(batch.augmented(past.images, "view", divided=past.divided))
+    assert torch.equal(*shown)
 
 
 def test_shares_cover_a_draw_or_each_takes_it_whole() -> None:

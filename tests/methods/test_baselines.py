@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-import recollect.methods
+from recollect.errors import UserError
 from recollect.methods import methods
+from recollect.nets import Network
+from recollect.rng import Key
+from recollect.runs import resolve
 from tests.conftest import make_learner, make_stream, teach
 from tests.methods.test_rfe import batch_of, loss_of, phases
 
@@ -152,25 +154,31 @@ def test_fixed_heads_read_tasks_to_come(name: str) -> None:
         assert record.matrices["cil"][0][0] == record.matrices["til"][0][0] or name == "tamil"
 
 
-def test_adding_one_file_adds_a_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file in the methods' folder is all that a new method needs."""
-    (tmp_path / "frozen_features.py").write_text(
-        '"""Only the head learns."""\n'
-        "from recollect.methods.learner import BaselineConfig, Learner, Method\n\n\n"
-        "class FrozenFeatures(Learner[BaselineConfig]):\n"
-        "    def phases(self, task):\n"
-        "        yield self.classifier_phase(task, self.step, self.config.units)\n\n"
-        "    def step(self, batch, update):\n"
-        "        f = self.network.backbone(batch.x).detach()\n"
-        "        update(self.network.cross_entropy(self.network.logits(f), batch.y, self.config.units))\n\n\n"
-        'METHODS = {"frozen-features": Method(FrozenFeatures, BaselineConfig(), "only the head learns")}\n'
-    )
-    monkeypatch.setattr(recollect.methods, "__path__", [*recollect.methods.__path__, str(tmp_path)])
-    stream = make_stream()
-    learner = make_learner("frozen-features", stream)
-    before = copy.deepcopy(list(learner.network.backbone.parameters()))
-    teach(learner, stream)
-    assert all(torch.equal(a, b) for a, b in zip(before, learner.network.backbone.parameters(), strict=True))
-    from recollect.runs import resolve
+@pytest.mark.parametrize(
+    ("method", "option"),
+    [("er-mkd", "ema_decay"), ("tamil", "ema_decay"), ("cls-er", "plastic_decay"), ("cls-er", "stable_decay")],
+)
+@pytest.mark.parametrize("decay", [1.0, -0.1])
+def test_an_average_that_never_moves_is_refused(method: str, option: str, decay: float) -> None:
+    with pytest.raises(UserError, match=f"{option} is the decay of a moving average, from 0 to below 1, got {decay}"):
+        resolve("split-digits", method, 0, {option: decay})
 
-    assert resolve("split-digits", "frozen-features", 0, {"units": "task"}).method_options.units == "task"
+
+def test_learning_leaves_the_callers_randomness_alone() -> None:
+    stream = make_stream()
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    teach(make_learner("finetune", stream), stream)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_a_users_backbone_is_given_back_as_free_as_it_was() -> None:
+    stream = make_stream()
+    learner = make_learner("ewc", stream)
+    first, *rest = learner.network.backbone.parameters()
+    first.requires_grad_(False)
+    network = Network(learner.network.backbone, Key(0))
+    teach(methods()["ewc"].learner(network, learner.config, learner.setup), stream)
+    assert not first.requires_grad
+    assert all(parameter.requires_grad for parameter in rest)

@@ -13,6 +13,7 @@ import pytest
 
 from recollect.errors import UserError
 from recollect.report.collect import Experiment, collect
+from recollect.report.figures import _row_mean
 from recollect.report.layout import Cell, Sheet
 from recollect.report.paper import accuracy, paper
 from recollect.report.sheets import sheets
@@ -215,3 +216,20 @@ def test_tiny_imagenet_shows_time_beside_the_papers_and_what_is_cited() -> None:
     cited = sheet_of(experiment, "-cited")
     assert "not run here" in cited.title
     assert rows_of(cited)["sup+csi"] == ["74.1"]
+
+
+def test_results_on_other_data_are_another_experiment() -> None:
+    a, b, old = (result_of("rfe", 0, accuracy) for accuracy in (50.0, 30.0, 40.0))
+    found = collect([a | {"data": "aaaa"}, b | {"data": "bbbb"}])
+    assert [e.variants[0].figures("til", "average_accuracy") for e in found] == [[50.0], [30.0]]
+    assert [e.title.endswith(f"; stream.data={data}") for e, data in zip(found, ("aaaa", "bbbb"), strict=True)] == [
+        True
+    ] * 2
+    assert len(collect([a | {"data": "aaaa"}, old])) == 1  # of before data was recorded
+
+
+def test_means_over_time_leave_out_tasks_to_come() -> None:
+    result = result_of("rfe", 0, 50.0)
+    result["til"]["matrix"] = [[80.0, 10.0, 10.0], [60.0, 40.0, 10.0], [50.0, 40.0, 30.0]]  # as with fixed heads
+    (variant,) = collect([result])[0].variants
+    assert [_row_mean(variant, "til", row) for row in range(3)] == [80.0, 50.0, 40.0]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from recollect.engine import Observer
-from recollect.errors import UserError
+from recollect.errors import StoppedError, UserError
 from recollect.runs import resolve, run
-from recollect.runs.live import Expendable
+from recollect.runs.live import Expendable, _figures
 
 SMALL = {"stream.tasks": 2, "stream.train_per_class": 10, "epochs": 2, "backbone.width": 2, "retrospect_epochs": 1}
 
@@ -47,7 +47,39 @@ def test_a_server_that_fails_is_said_and_the_run_goes_on(tmp_path: Path) -> None
         def event(self, kind: str, **fields: object) -> None:
             raise ConnectionError("gone")
 
-    careful = Expendable("mlflow", Broken())
+    careful = Expendable("mlflow", Broken)
     with pytest.warns(UserWarning, match=r"mlflow takes no more figures .gone.; the run goes on"):
         careful.event("epoch")
     careful.event("epoch")
+
+    def unreachable() -> Observer:
+        raise ConnectionError("no route")
+
+    with pytest.warns(UserWarning, match=r"mlflow takes no more figures .no route.; the run goes on"):
+        never = Expendable("mlflow", unreachable)
+    never.event("epoch")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what MLflow itself calls
+def test_a_run_that_goes_on_goes_on_in_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    config = resolve("split-digits", "rfe", 0, SMALL, precision="fp32")
+
+    class Stop(Observer):
+        def event(self, kind: str, **fields: object) -> None:
+            if kind == "task":
+                raise StoppedError(2)
+
+    with pytest.raises(StoppedError):
+        run(config, tmp_path / "run", device="cpu", live=["mlflow"], observer=Stop())
+    client = mlflow.MlflowClient()
+    place = [client.get_experiment_by_name("recollect").experiment_id]
+    assert [each.info.status for each in client.search_runs(place)] == ["KILLED"]
+    run(config, tmp_path / "run", device="cpu", live=["mlflow"])
+    assert [each.info.status for each in client.search_runs(place)] == ["FINISHED"]
+
+
+def test_averages_leave_out_tasks_to_come() -> None:
+    row = {"til": [80.0, 40.0, 10.0], "cil": [60.0, 20.0, None]}
+    assert _figures("task", {"task": 2, **row}) == {"average til": (60.0, 2), "average cil": (40.0, 2)}

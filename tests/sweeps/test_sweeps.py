@@ -119,6 +119,9 @@ def test_settings_apply_by_pattern_and_lists_expand(preset: Path) -> None:
         (PRESET.replace('method = "er"', 'method = "er"\nsteam = 1'), "has 'steam' in a run"),
         (PRESET.replace("memory = [4, 8]", "memry = 4"), "no option is called 'memry'"),
         (PRESET + '[[runs]]\nstream = "split-digits"\nmethod = "finetune"\nfixed_heads = true', "two runs are called"),
+        ("runs = 5", "has runs = 5; write"),
+        ('for = "rfe"', "has for = 'rfe'; write"),
+        (PRESET.replace('method = "er"', "method = 5"), "has method = 5 in a run; give a name"),
         ("like = 3", "is like 3; give the name of a preset"),
         (PRESET.replace("{ memory = [4, 8] }", "3"), "has the settings 3 in a run"),
         (PRESET.replace('method = "er"', 'method = "er"\nmeasure_drift = "no"'), "measure_drift = 'no' in a run"),
@@ -272,6 +275,8 @@ def test_a_grid_is_decided_by_validation_accuracy_never_by_test() -> None:
     assert found[9, 1].validation == 50.0
     assert (found[50, 2].settings, found[50, 2].validation) == ({"memory": 50, "distill": 0.5}, 70.5)
     assert (found[50, 1].settings, found[50, 1].validation) == ({"memory": 50}, 99.0)
+    apart = best_settings([results[0] | {"data": "a"}, results[0] | {"data": "b"}])
+    assert [choice.num_tried for choice in apart] == [1, 1]
 
 
 @pytest.mark.filterwarnings("ignore:no validation images")

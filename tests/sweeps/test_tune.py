@@ -86,12 +86,33 @@ def test_a_trial_that_cannot_be_trained_is_said_and_others_are_tried(
     assert [trial.number for trial in trials] == [1]
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_setting_that_cannot_be_had_fails_its_trial_and_no_other(space: Path, tmp_path: Path) -> None:
+    space.write_text(SPACE.replace("{ low = 2, high = 10, step = 2 }", "[-1, 3]"))
+    out, words = tmp_path / "out", {"precision": "fp32", "device": "cpu", "threads": 1}
+    for _ in range(6):  # whichever comes first, a search that was ended goes on past it
+        try:
+            with pytest.warns(UserWarning, match="failed: .*memory"):
+                trials = tune(load_space(space), out, 2, **words)
+            break
+        except UserError:
+            continue
+    assert {trial.chosen["memory"] for trial in trials} == {3}
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         (("stream =", "steam ="), "has 'steam'"),
         (('stream = "split-digits"\n', ""), "lacks stream, method or space"),
-        (("{ low = 2, high = 10, step = 2 }", "{ low = 2 }"), "memory is a list of values or has low and high"),
+        (("{ low = 2, high = 10, step = 2 }", "{ low = 2 }"), "memory is a list of values, or has low up to high"),
+        (
+            ("{ low = 2, high = 10, step = 2 }", "{ low = 10, high = 2 }"),
+            "memory is a list of values, or has low up to",
+        ),
+        (("{ low = 2, high = 10, step = 2 }", '{ low = "a", high = 2 }'), "memory is a list of values"),
+        (("{ low = 2, high = 10, step = 2 }", "{ low = 2, high = 10, step = 2, log = true }"), "log = true or a step"),
+        (('stream = "split-digits"', "stream = 5"), "stream is a name, got 5"),
         (("[space]", "[space"), "cannot be read"),
     ],
 )

@@ -64,7 +64,8 @@ class ProgressBar(Observer):
 
     def event(self, kind: str, **fields: Any) -> None:
         if kind == "task":
-            known = {name: [a for a in fields[name] if a is not None] for name in ("til", "cil")}
+            learned = slice(int(fields["task"]))  # with fixed heads there are figures of tasks to come
+            known = {name: [a for a in fields[name][learned] if a is not None] for name in ("til", "cil")}
             means = {name: sum(values) / len(values) for name, values in known.items() if values}
             text = ", ".join(f"{name.upper()} {mean:.1f} %" for name, mean in means.items())
             self._console.print(f"[bold]{self._title}[/] task {fields['task']} learned: {text}")

@@ -11,6 +11,8 @@ import json
 import logging
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +92,7 @@ def export(classifier: ContinualClassifier, path: Path) -> None:
     size = classifier.settings.image_size
     graph = Graph(ContinualClassifier.of(classifier.model, backbone=classifier.module, device="cpu")).eval()
     example = torch.randint(0, 256, (2, 3, size, size), dtype=torch.uint8)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that nothing here needs
-    with warnings.catch_warnings(action="ignore"):  # of torch's own parts about each other
+    with warnings.catch_warnings(action="ignore"), _quiet():  # torch's own parts tell of each other
         program = torch.onnx.export(
             graph,
             (example,),
@@ -120,3 +121,15 @@ def _metadata(classifier: ContinualClassifier) -> dict[str, str]:
         "recollect.image_size": str(classifier.settings.image_size),
         "recollect.preprocessing": PREPROCESSING,
     }
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's word of packages that nothing here needs."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

@@ -24,7 +24,7 @@ from recollect.rng import Key
 from recollect.streams import Pixels, TaskInfo
 
 BATCH_SIZE = 64
-TEACHERS = ("rfe.anchor.", "rfe.recent.")  # made anew from the network when the next task begins
+TEACHERS = ("rfe.anchor.", "rfe.recent.", "rfe.adapter.")  # made anew when the next task begins
 
 
 class Outputs(NamedTuple):

@@ -71,11 +71,11 @@ def _save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping
     text.write_text(json.dumps(about, allow_nan=False), encoding="utf-8")
     sync(text)
     sync(aside)
-    final = folder / name
-    if (
-        final.exists()
-    ):  # out of the way, but not gone before its successor is there; a crash leaves a name that sorts before
-        os.replace(final, final.with_name(f"{name}{REPLACED}"))
+    final, before = folder / name, folder / f"{name}{REPLACED}"
+    if final.exists():  # out of the way, but not gone before its successor is there; that name sorts before its own
+        if before.exists():  # of a crash before it could be removed
+            shutil.rmtree(before)
+        os.replace(final, before)
     os.replace(aside, final)
     sync(folder)
     for old in (*folder.glob(f"*{REPLACED}"), *ordered(folder)[:-KEPT]):
@@ -184,7 +184,10 @@ def _hash(path: Path) -> str:
 
 def sync(path: Path) -> None:
     """Have what was written to a file or folder reach the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    is_folder = path.is_dir()
+    if is_folder and os.name == "nt":  # where folders cannot be opened and need not be
+        return
+    handle = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
     try:
         os.fsync(handle)
     finally:

@@ -73,7 +73,8 @@ class Engine:
     def run(self) -> Record:
         """Learn all tasks, going on after the last checkpoint where there is one."""
         try:
-            return self._run_all()
+            with self.runtime.own_randomness():
+                return self._run_all()
         finally:  # phases hold still what they do not train; whoever gave the backbone gets it as free as it was
             for parameter in self.learner.network.learnable():
                 parameter.requires_grad_(True)

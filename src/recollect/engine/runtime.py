@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -73,6 +74,19 @@ class Runtime:
             for part in module.modules():
                 if isinstance(part, nn.Conv2d):
                     part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @contextmanager
+    def own_randomness(self) -> Iterator[None]:
+        """Layers such as dropout draw from torch's global generators; the caller's go on afterwards as they were."""
+        on_host, on_device = torch.get_rng_state(), None
+        if self.device.type == "cuda":
+            on_device = torch.cuda.get_rng_state(self.device)
+        try:
+            yield
+        finally:
+            torch.set_rng_state(on_host)
+            if on_device is not None:
+                torch.cuda.set_rng_state(on_device, self.device)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Mixed precision for forward passes, where asked for."""

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from recollect.errors import UserError
 from recollect.memory import Memory, Samples
 from recollect.methods.learner import BaselineConfig, Learner, Phase, Setup, Update
 from recollect.nets import Network
@@ -45,7 +46,7 @@ class ReplayLearner(Learner[Config], ABC):
     def replay(self, batch: Batch, draw: str = "replay") -> tuple[Samples, Tensor] | None:
         """As many samples as the batch has, and a fresh view of each; None while nothing is stored."""
         past = self.memory.sample(len(batch.y), batch.rng(draw))
-        return None if past is None else (past, batch.augmented(past.images, f"{draw}ed view"))
+        return None if past is None else (past, batch.augmented(past.images, f"{draw}ed view", divided=past.divided))
 
     def remember(self, batch: Batch, **values: Tensor) -> None:
         """Offer the images just presented, unaugmented, with what else is to be stored of each."""
@@ -54,6 +55,13 @@ class ReplayLearner(Learner[Config], ABC):
         labels = batch.y[rows]
         kept = {name: value[rows] for name, value in values.items()}
         self.memory.write(slots, batch.images[rows], labels, self.network.task_of_unit[labels], **kept)
+
+
+def check_decay(**decays: float) -> None:
+    """Refuse moving averages that never move, or away."""
+    for name, decay in decays.items():
+        if not 0 <= decay < 1:
+            raise UserError(f"{name} is the decay of a moving average, from 0 to below 1, got {decay}")
 
 
 def together(batch: Batch, view: Tensor) -> Tensor:

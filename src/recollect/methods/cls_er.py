@@ -14,7 +14,7 @@ from torch import Tensor
 
 from recollect.core import Averaged
 from recollect.errors import UserError
-from recollect.methods._replay import ReplayConfig, ReplayLearner, flip, together
+from recollect.methods._replay import ReplayConfig, ReplayLearner, check_decay, flip, together
 from recollect.methods.learner import Method, Parameters, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
 from recollect.precision import at_least_single
@@ -38,6 +38,7 @@ class CLSERConfig(ReplayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_decay(plastic_decay=self.plastic_decay, stable_decay=self.stable_decay)
         for name in ("plastic_frequency", "stable_frequency"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} is a probability, got {getattr(self, name)}")

@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from recollect.core import Averaged
 from recollect.errors import UserError
-from recollect.methods._replay import ReplayConfig, ReplayLearner, together
+from recollect.methods._replay import ReplayConfig, ReplayLearner, check_decay, together
 from recollect.methods.learner import Method, Parameters, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
 from recollect.precision import at_least_single
@@ -32,6 +32,7 @@ class ERMKDConfig(ReplayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_decay(ema_decay=self.ema_decay)
         if self.distill < 0 or self.temperature <= 0:
             raise UserError(
                 f"distill cannot be negative, temperature must be positive; got {self.distill}, {self.temperature}"

@@ -97,7 +97,9 @@ class RFELearner(Learner[RFEConfig]):
 
         def step(batch: Batch, update: Update) -> None:
             past = self.past.draw(batch, "replay") if alpha and self.past else None
-            x = batch.x if past is None else torch.cat([batch.x, batch.augmented(past.images, "replayed view")])
+            x = batch.x
+            if past is not None:
+                x = torch.cat([x, batch.augmented(past.images, "replayed view", divided=past.divided)])
             f = backbone(x)
             now, then = slice(0, len(batch.y)), slice(len(batch.y), None)
             loss = F.cross_entropy(at_least_single(head(f[now])), batch.y - first_unit)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from recollect.core import Averaged
 from recollect.errors import UserError
-from recollect.methods._replay import ReplayConfig, ReplayLearner, flip, together
+from recollect.methods._replay import ReplayConfig, ReplayLearner, check_decay, flip, together
 from recollect.methods.learner import (
     Method,
     Parameters,
@@ -53,6 +53,7 @@ class TAMiLConfig(ReplayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_decay(ema_decay=self.ema_decay)
         if not 0 <= self.ema_frequency <= 1:
             raise UserError(f"ema_frequency is a probability, got {self.ema_frequency}")
         if min(self.replay, self.distill, self.pairwise) < 0 or self.attention_dim < 1:

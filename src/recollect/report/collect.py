@@ -79,12 +79,21 @@ class Experiment:
 
 def collect(results: Iterable[Result]) -> list[Experiment]:
     """Experiments in the order of their titles; where a configuration was run twice on one data, the first counts."""
-    groups: dict[str, dict[tuple[str, str], Result]] = {}
+    groups: dict[str, list[Result]] = {}
     for result in results:
-        shared = repr([sorted(each.items()) for each in _shared(result).values()])
-        key = result["config"]["hash"], str(result.get("data", ""))
-        groups.setdefault(shared, {}).setdefault(key, result)
-    experiments = [_experiment(list(group.values())) for group in groups.values()]
+        groups.setdefault(repr([sorted(each.items()) for each in _shared(result).values()]), []).append(result)
+    experiments = []
+    for group in groups.values():
+        of_data: dict[str | None, dict[str, Result]] = {}
+        several = len({result["data"] for result in group if "data" in result}) > 1
+        for result in group:
+            of_data.setdefault(result.get("data") if several else None, {}).setdefault(result["config"]["hash"], result)
+        for data, found in of_data.items():
+            one = _experiment(list(found.values()))
+            if several:
+                stream = {**one.settings["stream"], "data": data or "unknown"}
+                one = replace(one, settings={**one.settings, "stream": stream})
+            experiments.append(one)
     for title, number in Counter(experiment.title for experiment in experiments).items():
         if number > 1:
             alike = [place for place, experiment in enumerate(experiments) if experiment.title == title]

@@ -98,7 +98,10 @@ def draw_curves(experiment: Experiment, path: Path) -> Path:
 
 
 def _row_mean(variant: Variant, setting: str, row: int) -> float:
-    rows = [[cell for cell in result[setting]["matrix"][row] if cell is not None] for result in variant.results]
+    """Over the tasks learned by then; with fixed heads the rest of a row is of tasks to come."""
+    rows = [
+        [cell for cell in result[setting]["matrix"][row][: row + 1] if cell is not None] for result in variant.results
+    ]
     return fmean(fmean(cells) for cells in rows if cells) if all(rows) else float("nan")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +67,13 @@ class MLflow(Observer):
         name = "recollect"
         found = self._client.get_experiment_by_name(name)
         experiment = self._client.create_experiment(name) if found is None else found.experiment_id
-        self._run = self._client.create_run(experiment, run_name=str(folder)).info.run_id
+        tag = hashlib.blake2b(f"{folder.resolve()} {config.hash}".encode(), digest_size=8).hexdigest()
+        known = self._client.search_runs([experiment], f"tags.recollect = '{tag}'", max_results=1)
+        if known:  # the run goes on, and so does its record
+            self._run = known[0].info.run_id
+            self._client.update_run(self._run, status="RUNNING")
+            return
+        self._run = self._client.create_run(experiment, run_name=str(folder), tags={"recollect": tag}).info.run_id
         plain = config.to_json()
         for section in SECTIONS:
             for key, value in plain[section].items():
@@ -75,25 +83,33 @@ class MLflow(Observer):
     def event(self, kind: str, **fields: Any) -> None:
         for name, (value, step) in _figures(kind, fields).items():
             self._client.log_metric(self._run, name, value, step=step)
-        if kind == "finished":
-            self._client.set_terminated(self._run)
+        if kind in ("finished", "stopped"):
+            self._client.set_terminated(self._run, "FINISHED" if kind == "finished" else "KILLED")
 
 
 class Expendable(Observer):
     """Tells another of events until that fails once, which is said; a run does not end for it."""
 
-    def __init__(self, name: str, other: Observer) -> None:
-        self._name, self._other = name, other
-        self._works = True
+    def __init__(self, name: str, make: Callable[[], Observer]) -> None:
+        self._name = name
+        self._other: Observer | None = None
+        with self._guarded():
+            self._other = make()
 
     def event(self, kind: str, **fields: Any) -> None:
-        if not self._works:
-            return
+        if self._other is not None:
+            with self._guarded():
+                self._other.event(kind, **fields)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
         try:
-            self._other.event(kind, **fields)
+            yield
+        except UserError:  # a package that is not there: said before anything is done
+            raise
         except Exception as error:  # of a server or library that is not ours
-            self._works = False
-            warnings.warn(f"{self._name} takes no more figures ({error}); the run goes on without it", stacklevel=2)
+            self._other = None
+            warnings.warn(f"{self._name} takes no more figures ({error}); the run goes on without it", stacklevel=4)
 
 
 def live_observers(names: list[str], folder: Path, config: RunConfig) -> list[Observer]:
@@ -101,8 +117,8 @@ def live_observers(names: list[str], folder: Path, config: RunConfig) -> list[Ob
     unknown = [name for name in names if name not in LIVE]
     if unknown:
         raise UserError(f"--live is {' or '.join(LIVE)}, got {unknown[0]!r}")
-    made = {name: TensorBoard(folder) if name == "tensorboard" else MLflow(folder, config) for name in names}
-    return [Expendable(name, observer) for name, observer in made.items()]
+    makers = {"tensorboard": lambda: TensorBoard(folder), "mlflow": lambda: MLflow(folder, config)}
+    return [Expendable(name, makers[name]) for name in names]
 
 
 def _figures(kind: str, fields: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
@@ -114,6 +130,7 @@ def _figures(kind: str, fields: Mapping[str, Any]) -> dict[str, tuple[float, int
         found |= {f"learning rate {name}": value for name, value in fields["learning_rate"].items()}
         return {f"{phase}/{name}": (float(value), step) for name, value in found.items() if value is not None}
     if kind == "task":
-        rows = {name: [cell for cell in fields[name] if cell is not None] for name in ("til", "cil")}
-        return {f"average {name}": (sum(row) / len(row), int(fields["task"])) for name, row in rows.items() if row}
+        task = int(fields["task"])
+        rows = {name: [cell for cell in fields[name][:task] if cell is not None] for name in ("til", "cil")}
+        return {f"average {name}": (sum(row) / len(row), task) for name, row in rows.items() if row}
     return {}

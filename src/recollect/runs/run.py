@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from recollect.engine import ALONE, Engine, Observer, Record, Runtime, StopRequest, joined, listening
-from recollect.errors import UserError
+from recollect.errors import StoppedError, UserError
 from recollect.methods import Learner, Schedule, Setup, methods
 from recollect.metrics import summarise
 from recollect.nets import Network, as_backbone, backbones
@@ -118,7 +118,11 @@ def run(
                 run=config.hash,
                 stop=stop,
             )
-            record = engine.run()
+            try:
+                record = engine.run()
+            except StoppedError:
+                log.event("stopped")
+                raise
         result = _result(config, learner, record, runtime, command) | {"data": stream.digest}
         if processes.leads:
             folder.finish(result)

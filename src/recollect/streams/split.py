@@ -101,9 +101,12 @@ class Batch:
         """A generator for one purpose of this step."""
         return (self.key / purpose).generator()
 
-    def augmented(self, images: Tensor, purpose: str) -> Tensor:
-        """Stored images (a memory's) shown as the stream's own: a fresh crop and flip each."""
-        return self.pixels.augmented(images, self.rng(purpose), self.share)
+    def augmented(self, images: Tensor, purpose: str, *, divided: bool = True) -> Tensor:
+        """Stored images (a memory's) shown as the stream's own: a fresh crop and flip each.
+
+        `divided` says of a draw among several processes whether each has its part of it, and not all.
+        """
+        return self.pixels.augmented(images, self.rng(purpose), self.share if divided else WHOLE)
 
     def plain(self, images: Tensor) -> Tensor:
         """Stored images shown without augmentation."""

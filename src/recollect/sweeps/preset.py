@@ -121,6 +121,9 @@ def _load(name: str, before: tuple[str, ...]) -> Preset:
         data = tomllib.loads(preset_text(name))
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"the preset {name} is no TOML: {error}") from error
+    for key, kind, what in (("runs", list, "[[runs]]"), ("for", dict, '[for."rfe*"]'), ("about", str, 'about = "…"')):
+        if not isinstance(data.get(key, kind()), kind):
+            raise UserError(f"the preset {name} has {key} = {data[key]!r}; write {what}")
     base = _load(_beside(data["like"], name), (*before, name)) if "like" in data else None
     runs = tuple(data.get("runs", ())) or (base.runs if base else ())
     seeds = data.get("seeds", list(base.seeds) if base else [0])
@@ -155,6 +158,10 @@ def _problem(data: Mapping[str, Any], runs: Sequence[Any], seeds: Any, settings:
             return f"has {unknown[0]!r} in a run; there may be {', '.join(sorted(RUN_KEYS))}"
         if not isinstance(run.get("set", {}), dict):
             return f"has the settings {run['set']!r} in a run; write set = {{ option = value }}"
+        for key in ("stream", "method"):
+            names = run[key] if isinstance(run[key], list) else [run[key]]
+            if not names or not all(isinstance(each, str) for each in names):
+                return f"has {key} = {run[key]!r} in a run; give a name or a list of names"
         flags = [key for key in ("measure_drift", "fixed_heads") if type(run.get(key, False)) is not bool]
         if flags:
             return f"has {flags[0]} = {run[flags[0]]!r} in a run; it is true or false"

@@ -24,17 +24,20 @@ class Choice:
 
 
 def best_settings(results: Iterable[Mapping[str, Any]]) -> list[Choice]:
-    """For runs alike in all but the method's settings, those settings with the best mean validation accuracy.
+    """For runs on the same data, alike in all but the method's settings, those with the best mean validation accuracy.
 
     Memory budgets are separate groups. Only seeds that all settings of a group were run with are compared.
     """
-    unique = {result["config"]["hash"]: result for result in results}
+    unique = {(result["config"]["hash"], result.get("data")): result for result in results}
     groups: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for result in unique.values():
         config = result["config"]
         if result.get("validation", {}).get("til") is not None:
             shared = [sorted(config[section].items()) for section in SHARED]
-            group = groups.setdefault(repr([shared, config["method"]["name"], config["method"].get("memory")]), {})
+            besides = [result.get("data"), *(config.get(key) for key in ("fixed_heads", "precision"))]
+            group = groups.setdefault(
+                repr([shared, besides, config["method"]["name"], config["method"].get("memory")]), {}
+            )
             group.setdefault(repr(_settings(config)), []).append(result)
     found = [_choose(tried) for tried in groups.values()]
     return sorted((choice for choice in found if choice), key=lambda c: (c.stream, c.method, str(c.settings)))

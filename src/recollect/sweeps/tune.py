@@ -8,7 +8,7 @@
     [space]
     alpha = { low = 0.1, high = 10.0, log = true }
     projection_dim = { low = 32, high = 128, step = 32 }
-    skip = [1, 2]
+    stride = [1, 2]
 
 The study lies in `optuna.log` in the search's folder and goes on with the same command: what was cut is taken up at its
 last checkpoint, because a trial's folder is named by its configuration.
@@ -69,14 +69,31 @@ def load_space(path: Path) -> Space:
     if unknown or not {"stream", "method", "space"} <= data.keys():
         what = f"has {unknown[0]!r}" if unknown else "lacks stream, method or space"
         raise UserError(f"the space {path} {what}; it may have {', '.join(sorted(KEYS))}")
+    for name in ("stream", "method"):
+        if not isinstance(data[name], str):
+            raise UserError(f"the space {path}: {name} is a name, got {data[name]!r}")
+    if not isinstance(data["space"], dict) or not data["space"]:
+        raise UserError(f"the space {path}: [space] names options and what to try of each, got {data['space']!r}")
     for name, values in data["space"].items():
-        is_range = isinstance(values, dict) and {"low", "high"} <= values.keys() <= RANGE
-        if not is_range and not (isinstance(values, list) and values):
-            raise UserError(f"the space {path}: {name} is a list of values or has low and high; got {values!r}")
+        if not _is_range(values) and not (isinstance(values, list) and values):
+            raise UserError(
+                f"the space {path}: {name} is a list of values, or has low up to high, and log = true or a step; "
+                f"got {values!r}"
+            )
     seeds, settings = data.get("seeds", [0]), data.get("set", {})
     if not isinstance(seeds, list) or any(type(seed) is not int for seed in seeds) or not isinstance(settings, dict):
         raise UserError(f"the space {path}: seeds is a list of whole numbers and set a table")
     return Space(data["stream"], data["method"], tuple(seeds), settings, data["space"])
+
+
+def _is_range(values: Any) -> bool:
+    if not isinstance(values, dict) or not {"low", "high"} <= values.keys() <= RANGE:
+        return False
+    numbers = [value for key, value in values.items() if key != "log"]
+    if any(type(value) not in (int, float) for value in numbers) or type(values.get("log", False)) is not bool:
+        return False
+    can_be_log = not values.get("log") or ("step" not in values and values["low"] > 0)
+    return bool(values["low"] <= values["high"] and values.get("step", 1) > 0 and can_be_log)
 
 
 def tune(
@@ -146,11 +163,12 @@ def _search(
         chosen = {name: _suggest(trial, name, values) for name, values in space.dimensions.items()}
         try:
             study.tell(trial, validation(chosen))
-        except NonFiniteLossError as error:  # a setting that cannot be trained; others can
+        except UserError as error:  # a setting that cannot be had or trained; others can
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
             failed += 1
             warnings.warn(f"trial {trial.number} with {chosen} failed: {error}", stacklevel=2)
-            if failed > MOST_FAILED:
+            is_of_the_setting = isinstance(error, NonFiniteLossError) or study.get_trials(states=(done,))
+            if failed > MOST_FAILED or not is_of_the_setting:
                 raise UserError(f"{failed} trials failed, the last one: {error}. Make the space narrower") from error
             continue
         told(Trial(trial.number, chosen, study.trials[trial.number].values[0]))

@@ -45,11 +45,16 @@ function heatmap(title, rows, { most, digits, until, note, reverse = false }) {
   return svg(left + size * cell + 4, top + size * cell + 20, `${title}. ${note}`, body);
 }
 
+// What was measured on tasks learned by then; with fixed heads a row goes on to tasks to come.
+function learnedCells(matrix, row) {
+  return matrix[row].slice(0, row + 1).filter((value) => value !== null);
+}
+
 function drawMatrices() {
   const found = chosen().map((variant) => {
     const run = runOf(variant), matrix = matrixOf(run);
     if (!matrix) return `<p class="dim">${escape(variant.name)} has no chain.</p>`;
-    const row = matrix[state.after - 1].filter((value) => value !== null);
+    const row = learnedCells(matrix, state.after - 1);
     const average = row.length ? `average ${number(mean(row))} %` : "not measured";
     return heatmap(variant.name, matrix, { most: 100, digits: 1, until: state.after, note: `${average}, seed ${Number(run.seed)}` });
   });
@@ -81,7 +86,7 @@ function drawCurves() {
   const size = experiment().tasks, box = { left: 40, right: 560, top: 20, bottom: 260 };
   const lines = chosen().map((variant) => {
     const points = Array.from({ length: size }, (_, i) => {
-      const rows = variant.runs.map((run) => (matrixOf(run) || [])[i]).filter(Boolean).map((row) => row.filter((v) => v !== null));
+      const rows = variant.runs.map(matrixOf).filter((matrix) => matrix && matrix[i]).map((matrix) => learnedCells(matrix, i));
       const means = rows.filter((row) => row.length).map(mean);
       return means.length ? mean(means) : null;
     });
