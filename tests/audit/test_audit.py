@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -358,3 +359,24 @@ def test_the_command_is_a_gate(folders: Callable[[str], Path], tmp_path: Path) -
     done = recollect("purge", folder, "--task", 2)
     assert "samples of task 2 removed; the audit finds none left" in done.stdout
     assert recollect("audit", folder, "--against", tmp_path / "nothing").returncode == 2
+
+
+def test_picture_files_are_looked_into(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    for number in range(30):
+        kind = "jpg" if number % 3 else "png"
+        Image.fromarray(PIECES[number].permute(1, 2, 0).numpy()).save(images / f"{number}.{kind}")
+    folder = copied(folders("finetune"), tmp_path / "run")
+    shutil.copytree(images, folder / "checkpoint" / "photos")
+    done = recollect("audit", folder, "--against", images, "--expect", "none")
+    assert done.returncode == 1
+    assert "Of 30 images looked for, 30 were found." in done.stdout
+    assert "Not understood: 10 more files; --json lists all" in done.stdout
+
+
+def test_what_is_no_run_and_no_model_is_not_vouched_for(tmp_path: Path) -> None:
+    done = recollect("audit", tmp_path, "--expect", "none")
+    assert (done.returncode, "holds no run and no model" in done.stderr) == (2, True)
+    (tmp_path / "model.json").write_text("garbage")
+    assert recollect("audit", tmp_path, "--expect", "none").returncode == 2

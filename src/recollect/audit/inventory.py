@@ -115,6 +115,10 @@ def take_stock(folder: Path) -> Audit:
     """List a folder's contents; a file that cannot be read is an error, not an omission."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder")
+    if not any(
+        path.name in ("config.json", "model.json") or path.suffix == ".safetensors" for path in folder.rglob("*")
+    ):
+        raise UserError(f"{folder} holds no run and no model, so nothing can be said of it; check the path")
     entries, stores, others = [], [], []
     for path in sorted(path for path in folder.rglob("*") if path.is_file() or path.is_symlink()):
         if path.suffix == ".safetensors":

@@ -4,9 +4,9 @@ A piece of one row (or, where rows have no contrast, column) of an image, less i
 with every stretch of numbers; where the correlation is high the rows beside it must agree too, at any distance from one
 row to the next. That finds an image stored as bytes or as numbers of any scale and offset (so also normalised ones),
 channel by channel or pixel by pixel, at any place in a longer line of numbers or inside a larger picture, mirrored,
-upside down, shifted by a few pixels or with a little noise. It does not find what was compressed, encrypted, turned by
-90 degrees, blurred or resized, nor images of one colour or of nothing but an even slope of brightness; images of little
-contrast are found only without noise.
+upside down, shifted by a few pixels or with a little noise; and picture files as they decode. It does not find what was
+otherwise compressed, encrypted, turned by 90 degrees, blurred or resized, nor images of one colour or of nothing but an
+even slope of brightness; images of little contrast are found only without noise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from recollect.audit.inventory import stores_of, tensors_of
+from recollect.audit.inventory import KNOWN_FILES, stores_of, tensors_of
 from recollect.errors import UserError
 from recollect.streams.images import SUFFIXES, decode_image
 
@@ -63,7 +63,7 @@ class Searcher:
     """Prepared to look for images [n, c, h, w] of bytes."""
 
     def __init__(self, images: Tensor) -> None:
-        self.channels, self.width = images.shape[1], images.shape[3]
+        self.channels, self.height, self.width = images.shape[1:]
         self.flat: list[int] = []
         """Images with too little contrast to be searched for."""
         self.faint: list[int] = []
@@ -95,8 +95,18 @@ class Searcher:
         """All tensors of all files, as numbers and as bytes, and all other files as bytes; tells of each file begun."""
         for path in files_of(folder):
             progress(path)
-            for name, numbers in _contents(path):
+            for name, numbers in (*_contents(path), *self._as_picture(path)):
                 yield from self.search(numbers, path, name)
+
+    def _as_picture(self, path: Path) -> Iterator[tuple[str, Tensor]]:
+        """What a picture file shows, in its own size and in that of the images."""
+        if path.suffix == ".safetensors" or path.name in KNOWN_FILES:
+            return
+        try:
+            yield "(the picture)", _sized(path, (self.channels, self.height, self.width))
+            yield "(the picture in its own size)", _shown(path, self.channels)
+        except UserError:  # no picture: it was searched as bytes
+            return
 
     def search(self, numbers: Tensor, path: Path, name: str) -> Iterator[Finding]:
         """Every image at most once in a line of numbers."""
@@ -264,14 +274,19 @@ def _standard(values: Tensor) -> Tensor:
 
 def read_images(folder: Path, image_shape: Sequence[int]) -> tuple[list[Path], Tensor]:
     """All picture files under a folder as bytes [n, c, h, w], made to the size that a run learned from."""
-    channels, height, width = image_shape
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     if not paths:
         raise UserError(f"there are no images under {folder}; give a folder of the images to look for")
-    images = []
-    for path in paths:
-        picture = torch.from_numpy(decode_image(io.BytesIO(path.read_bytes()), str(path)))
-        if picture.shape[1:] != (height, width):
-            picture = torch.from_numpy(decode_image(io.BytesIO(path.read_bytes()), str(path), height))
-        images.append(picture if channels > 1 else picture.float().mean(dim=0, keepdim=True).round().to(torch.uint8))
-    return paths, torch.stack(images)
+    return paths, torch.stack([_sized(path, image_shape) for path in paths])
+
+
+def _sized(path: Path, image_shape: Sequence[int]) -> Tensor:
+    """A picture file as bytes [c, h, w]; its middle square resized where it has another size."""
+    channels, height, width = image_shape
+    picture = _shown(path, channels)
+    return picture if picture.shape[1:] == (height, width) else _shown(path, channels, height)
+
+
+def _shown(path: Path, channels: int, size: int | None = None) -> Tensor:
+    picture = torch.from_numpy(decode_image(io.BytesIO(path.read_bytes()), str(path), size))
+    return picture if channels > 1 else picture.float().mean(dim=0, keepdim=True).round().to(torch.uint8)

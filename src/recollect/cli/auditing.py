@@ -18,12 +18,15 @@ from recollect.deploy import load_model
 from recollect.errors import UserError
 from recollect.runs import read_json
 
+MOST_LINES = 20  # of a kind
 LIMITS = "This lists what is stored. It does not prove that weights reveal nothing about the images they learned from."
 
 
 def show_audit(console: Console, folder: Path, against: Path | None, expect: str | None, *, as_json: bool) -> int:
     """Print the audit; returns the exit code."""
     found = take_stock(folder)
+    if (folder / "model.json").exists():
+        load_model(folder)  # what cannot be read as a model is not vouched for
     problems = found.problems(expect) if expect else []
     search = _search(folder, against) if against else Search([], [], [], [])
     declared = set() if expect == "none" else {(store.file, f"{store.name}.images") for store in found.stores}
@@ -36,8 +39,10 @@ def show_audit(console: Console, folder: Path, against: Path | None, expect: str
         _print(console, found)
         if against:
             _print_findings(console, search)
-        for problem in problems:
+        for problem in problems[:MOST_LINES]:
             console.print(f"[bold red]not as expected:[/] {escape(problem)}", soft_wrap=True)
+        if len(problems) > MOST_LINES:
+            console.print(f"[bold red]not as expected:[/] and {len(problems) - MOST_LINES} more; --json lists all")
         if expect and not problems:
             but = f", but for {len(search.flat)} images that could not be looked for" if search.flat else ""
             console.print(f"As expected: [bold]{expect}[/]{but}.")
@@ -96,8 +101,10 @@ def _print(console: Console, found: Audit) -> None:
         console.print(f"Training samples in {where}: [bold]{len(store)}[/] of at most {store.capacity} ({tasks}).")
     if not any(len(store) for store in found.stores):
         console.print("Training samples: [bold]none[/].")
-    for other in found.others:
-        console.print(f"[bold]Not understood:[/] {escape(str(other.relative_to(found.folder)))}")
+    for other in found.others[:MOST_LINES]:
+        console.print(f"[bold]Not understood:[/] {escape(str(other.relative_to(found.folder)))}", soft_wrap=True)
+    if len(found.others) > MOST_LINES:
+        console.print(f"[bold]Not understood:[/] {len(found.others) - MOST_LINES} more files; --json lists all")
 
 
 def _print_findings(console: Console, search: Search) -> None:
@@ -107,12 +114,12 @@ def _print_findings(console: Console, search: Search) -> None:
         console.print(f"[bold]{len(search.flat)}[/] have no contrast and cannot be looked for; --json lists them.")
     if search.faint:
         console.print(f"[bold]{len(search.faint)}[/] have little contrast and would be found only without noise.")
-    for finding in search.findings[:20]:
+    for finding in search.findings[:MOST_LINES]:
         place = f"{finding.file}, {finding.tensor}, at {finding.offset}"
         ways = [way for way, is_so in (("mirrored", finding.mirrored), ("upside down", finding.upside_down)) if is_so]
         console.print(escape(f"  {search.names[finding.image]}: {', '.join([place, *ways])}"), soft_wrap=True)
-    if len(search.findings) > 20:
-        console.print(f"  and {len(search.findings) - 20} more; --json lists all")
+    if len(search.findings) > MOST_LINES:
+        console.print(f"  and {len(search.findings) - MOST_LINES} more; --json lists all")
 
 
 def _plain(found: Audit, search: Search, problems: list[str]) -> dict[str, Any]:

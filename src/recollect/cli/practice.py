@@ -184,7 +184,7 @@ def check(
 
 @app.command
 def export(model: Path, file: Path) -> None:
-    """Write a model as one ONNX file: backbone, chain and heads, from pixels to probabilities. Needs recollect[onnx].
+    """Write a model as one ONNX file: backbone, chain and heads, from pixels to probabilities. Needs recollect-rfe[onnx].
 
     Parameters
     ----------

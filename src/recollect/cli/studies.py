@@ -59,7 +59,7 @@ def sweep(
     workers
         Runs at a time, each in a process of its own if more than one.
     engine
-        local, or ray: on a Ray cluster that shares the folder of the runs; needs the extra recollect[ray].
+        local, or ray: on a Ray cluster that shares the folder of the runs; needs the extra recollect-rfe[ray].
     address
         The Ray cluster's address; auto finds one that runs here, left out a local one is started.
     cpus_per_run
@@ -110,7 +110,7 @@ def tune(
     device: str = "auto",
     threads: int = 0,
 ) -> None:
-    """Search settings with Optuna by validation accuracy; the same command goes on. Needs the extra recollect[optuna].
+    """Search settings with Optuna by validation accuracy; the same command goes on. Needs the extra recollect-rfe[optuna].
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ def export(classifier: ContinualClassifier, path: Path) -> None:
         import onnx
         import onnxscript  # noqa: F401  (torch.onnx needs it)
     except ImportError as error:
-        raise UserError("recollect export needs ONNX: pip install 'recollect[onnx]'") from error
+        raise UserError("recollect export needs ONNX: pip install 'recollect-rfe[onnx]'") from error
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"{path} is a folder, or lies in none that exists; give a file such as model.onnx")
     size = classifier.settings.image_size

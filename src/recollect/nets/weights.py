@@ -111,7 +111,7 @@ def _fetch(repository: str) -> Path:
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ImportError as error:
-        raise UserError("pretrained weights need the hub client: pip install 'recollect[hub]'") from error
+        raise UserError("pretrained weights need the hub client: pip install 'recollect-rfe[hub]'") from error
     try:
         return Path(hf_hub_download(repository, "model.safetensors"))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:

@@ -158,7 +158,7 @@ def code_version() -> str:
         git("ls-files", "--error-unmatch", __file__)  # a checkout that merely contains the environment is not ours
         return f"{commit}{'+changes' if git('status', '--porcelain', '--', '.') else ''}"
     except (OSError, subprocess.CalledProcessError):
-        return f"recollect {version('recollect')}"
+        return f"recollect {version('recollect-rfe')}"
 
 
 def _differences(held: Any, wanted: Mapping[str, Any]) -> str:

@@ -46,7 +46,7 @@ class TensorBoard(Observer):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise UserError("--live tensorboard needs TensorBoard: pip install 'recollect[tensorboard]'") from error
+            raise UserError("--live tensorboard needs TensorBoard: pip install 'recollect-rfe[tensorboard]'") from error
         self._writer = SummaryWriter(str(folder / "tensorboard"))
 
     def event(self, kind: str, **fields: Any) -> None:
@@ -62,7 +62,7 @@ class MLflow(Observer):
         try:
             import mlflow
         except ImportError as error:
-            raise UserError("--live mlflow needs MLflow: pip install 'recollect[mlflow]'") from error
+            raise UserError("--live mlflow needs MLflow: pip install 'recollect-rfe[mlflow]'") from error
         self._client = mlflow.MlflowClient()
         name = "recollect"
         found = self._client.get_experiment_by_name(name)

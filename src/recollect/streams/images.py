@@ -74,7 +74,7 @@ def _read_heif(where: str) -> None:
     try:
         from pillow_heif import register_heif_opener
     except ImportError as error:
-        raise UserError(f"{where} needs pip install 'recollect[heif]' to be read; or convert it to JPEG") from error
+        raise UserError(f"{where} needs pip install 'recollect-rfe[heif]' to be read; or convert it to JPEG") from error
     register_heif_opener()
 
 

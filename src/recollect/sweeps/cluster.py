@@ -24,7 +24,7 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Engine:
     try:
         import ray
     except ImportError as error:
-        raise UserError("--engine ray needs Ray: pip install 'recollect[ray]'") from error
+        raise UserError("--engine ray needs Ray: pip install 'recollect-rfe[ray]'") from error
 
     def engine(
         todo: Sequence[Status], words: Mapping[str, Any], stop: StopRequest

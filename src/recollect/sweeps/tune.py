@@ -111,7 +111,7 @@ def tune(
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
     except ImportError as error:
-        raise UserError("recollect tune needs Optuna: pip install 'recollect[optuna]'") from error
+        raise UserError("recollect tune needs Optuna: pip install 'recollect-rfe[optuna]'") from error
     if num_trials < 1:
         raise UserError(f"--trials counts trials, got {num_trials}")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
