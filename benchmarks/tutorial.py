@@ -114,7 +114,7 @@ def _accuracies(folder: Path, data_root: str) -> dict[str, float]:
     checked = json.loads(shell("recollect check model-copy photos-test-known --json", folder, data_root)["output"])
     shutil.rmtree(model)
     shutil.rmtree(tests)
-    return {each["task"]: each["within"] for each in checked}
+    return {each["task"]: each["within"] for each in checked["tasks"]}
 
 
 def _predictions(folder: Path) -> list[list[float]]:

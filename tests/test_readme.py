@@ -6,15 +6,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 import recollect.methods
 import recollect.nets
 import recollect.streams
 from recollect import testing
+from recollect.deploy.export import export
 from recollect.methods import methods
 from recollect.runs import parse, resolve, run
 from recollect.runs.run import build_learner
@@ -37,12 +41,19 @@ def test_the_example_runs_and_is_short() -> None:
     assert len([line for line in loop.splitlines() if line.strip()]) <= 15
 
 
-def test_the_example_of_models_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore:.*it was hardly learned", "ignore:.*it is left out")  # of noise
+def test_the_examples_of_models_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks((ROOT / "docs" / "models.md").read_text(encoding="utf-8"), "python")
-    scope: dict[str, object] = {}
-    exec(compile(code, "models.md", "exec"), scope)
-    assert scope["model"].classes_ == ["cat", "dog", "cow", "hen"]  # type: ignore[attr-defined]
+    learning, serving = blocks((ROOT / "docs" / "models.md").read_text(encoding="utf-8"), "python")
+    scope: dict[str, Any] = {}
+    exec(compile(learning, "models.md", "exec"), scope)
+    model = scope["model"]
+    assert model.classes_ == ["cat", "dog", "cow", "hen"]
+    export(model, tmp_path / "model.onnx")
+    Image.fromarray(np.arange(40 * 30 * 3, dtype=np.uint8).reshape(40, 30, 3)).save("some.png")
+    exec(compile(serving, "models.md", "exec"), scope)
+    assert [scope["best"]] == model.predict(["some.png"])
+    assert np.allclose(scope["probabilities"], model.predict_proba(["some.png"]), atol=1e-5)
 
 
 def test_one_file_adds_a_method_a_stream_or_a_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from PIL import Image
 
 from recollect import ContinualClassifier
 from recollect.cli import practising
+from recollect.cli.practising import _lost_unasked, _objections
 from recollect.cli.predicting import predict_images
 from recollect.deploy import learning, load_model
 from recollect.deploy.data import read_images, read_labelled
 from recollect.deploy.reading import fit_temperature
-from recollect.deploy.report import check, measure_shift
+from recollect.deploy.report import Checked, check, measure_shift
 from recollect.engine import Observer
 from recollect.rng import Key
 from tests.deploy.test_models import classifier, digits
@@ -143,6 +145,47 @@ def test_a_gate_that_fails_fails_again_and_the_newest_task_has_forgotten_nothing
         assert done.returncode == 1
         assert "may has lost more than 5 points" in done.stdout
         assert "Not tested: june." in done.stdout
+
+
+def test_told_its_task_an_image_is_answered_by_the_same_probabilities(
+    months: tuple[ContinualClassifier, ContinualClassifier],
+) -> None:
+    may, june = months
+    x, _ = digits("may", test=True)
+    assert may.predict(x, task="may") == may.predict(x)  # there being no other
+    over_all = june.reader.outputs(read_images(x, 32)).across[:, :2]
+    names = [june.classes_[place] for place in over_all.argmax(1).tolist()]
+    assert june.predict(x, task="may") == names
+
+
+def test_a_loss_that_the_gate_does_not_see_is_said(tmp_path: Path) -> None:
+    was = Checked("may", 90.0, 80.0, 91.0, "the first check", 10, across_before=82.0)
+    now = replace(was, across=50.0)
+    assert list(_objections(now, 5.0, None)) == []
+    assert list(_objections(now, 5.0, 60.0)) == ["is right below 60 % with the task unknown"]
+    assert "may fell from 82.0 % to 50.0 %" in _lost_unasked([was, now], 5.0)
+    assert _lost_unasked([was], 5.0) == ""
+
+
+def test_a_retrospector_that_adds_to_the_drift_is_left_out() -> None:
+    found = classifier(epochs=4).learn(digits("may"), task="may")
+    x, y = digits("june")
+    two = x[[name == "2" for name in y]]
+    with pytest.warns(UserWarning, match=r"drifted by 0\.\d+ since 'may', and the retrospector would make that 0\.\d+"):
+        found.learn((two, ["2"] * len(two)), task="june")
+    newest = found.tasks_[-1]
+    assert newest.drifted == newest.rectified
+    assert newest.drifted is not None
+    assert newest.drifted > 0
+    now, as_of_may = found.features(two), found.features(two, as_of="may")
+    assert np.array_equal(now, as_of_may)
+
+
+def test_a_task_that_was_hardly_learned_is_said() -> None:
+    x, y = digits("may")
+    rng = np.random.default_rng(0)
+    with pytest.warns(UserWarning, match="it was hardly learned; give it more images or epochs"):
+        classifier(epochs=1).learn((rng.permutation(x), y), task="may")
 
 
 def test_a_task_of_one_class_is_compared_among_all_classes(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from PIL import Image, ImageOps
 from torch import nn
 
 from recollect import ContinualClassifier
-from recollect.audit import take_stock
 from recollect.cli import predicting
 from recollect.cli.predicting import predict_images
 from recollect.deploy import load_model, versions_of
@@ -132,7 +131,6 @@ def test_litter_of_a_crash_is_cleared_and_no_alarm(tmp_path: Path) -> None:
     model, data = tmp_path / "model", photos(tmp_path / "p")
     model.mkdir()
     (model / "model.json.123.unfinished").write_text("{")
-    assert "something unknown" not in str(take_stock(model))
     assert recollect("learn", model, data, "--task", "may", *LEARN).returncode == 0
     assert not list(model.glob("*.123.unfinished"))
     (model / "unfinished").mkdir()  # killed after the model was written, before this was removed
@@ -229,7 +227,7 @@ def test_photos_of_phones_and_what_systems_leave_beside_them(tmp_path: Path, mon
         (root / "a" / name).write_bytes(b"x")
     assert read_labelled(root, 32).count() == {"a": 13, "b": 10}
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    with pytest.raises(UserError, match=r"x.HEIC needs pip install 'recollect\[heif\]'"):
+    with pytest.raises(UserError, match=r"x.HEIC needs pip install 'recollect-rfe\[heif\]'"):
         read_images([root / "a" / "x.HEIC"], 32)
     with pytest.raises(UserError, match="p/a is a folder, where images of 'p' should be"):
         read_labelled(tmp_path, 32)
@@ -291,13 +289,45 @@ def test_a_folder_is_predicted_as_its_files_chunk_by_chunk(
         predict_images(folder, [tmp_path / "empty"], None, 1, 0.0, "cpu")
 
 
-def test_a_class_called_unknown_is_not_confused_with_the_answer(tmp_path: Path) -> None:
-    model = ContinualClassifier("convnet", **SMALL).learn((images(), ["cat", "unknown"] * 12), task="may")
-    model.save(tmp_path / "model")
-    path = photos(tmp_path / "p") / "a/0.png"
-    assert predict_images(tmp_path / "model", [path], None, 1, 0.0, "cpu")[0]["task"] == "may"
-    with pytest.raises(UserError, match="a class is called 'unknown'"):
-        predict_images(tmp_path / "model", [path], None, 1, 0.5, "cpu")
+def test_a_class_cannot_be_called_as_no_class_is() -> None:
+    with pytest.raises(
+        UserError, match="a class cannot be called 'unknown', which `predict --min-probability` answers"
+    ):
+        ContinualClassifier("convnet", **SMALL).learn((images(), ["cat", "unknown"] * 12), task="may")
+
+
+def test_a_letter_written_in_two_ways_is_one_class() -> None:
+    found = read_labelled((images(num=4), ["\u00e9", "e\u0301", "\u00e9", "a"]), 32)
+    assert found.class_names == ("a", "\u00e9")
+
+
+def test_all_unreadable_images_are_named_at_once_in_words(tmp_path: Path) -> None:
+    root = photos(tmp_path / "p")
+    (root / "a" / "empty.png").write_bytes(b"")
+    (root / "a" / "text.jpg").write_text("hello")
+    whole = (root / "b" / "0.png").read_bytes()
+    (root / "b" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError) as caught:
+        read_labelled(root, 32)
+    lines = str(caught.value).splitlines()
+    assert [line.partition("(")[2].partition(")")[0] for line in lines] == [
+        "an empty file", "no picture of a known kind", "cut short",
+    ]  # fmt: skip
+    for number in range(30):
+        (root / "a" / f"more{number}.png").write_bytes(b"")
+    with pytest.raises(UserError, match="and 13 more"):
+        read_labelled(root, 32)
+
+
+def test_what_is_piped_is_neither_folded_nor_cut(folder: Path, tmp_path: Path) -> None:
+    deep = tmp_path / ("long" * 30)
+    path = photos(deep) / "a" / "0.png"
+    (deep / "a" / "bad.png").write_bytes(b"")
+    done = recollect("predict", folder, path, deep / "a" / "bad.png")
+    assert done.returncode == 2
+    lines = done.stdout.splitlines()
+    assert any(line.strip().startswith(str(path)) and line.split()[-1] in ("may", "june", "july") for line in lines)
+    assert any("bad.png is not a readable image (an empty file)" in line for line in lines)
 
 
 def test_a_model_that_is_being_taught_is_not_read_for_another_learn(folder: Path, tmp_path: Path) -> None:
@@ -347,8 +377,12 @@ def test_the_gate_minds_what_predict_does(folder: Path, tmp_path: Path) -> None:
     tests = tmp_path / "tests"
     photos(tests / "may", ("maya", "mayb"), 6)
     found = json.loads(recollect("check", folder, tests, "--json").stdout)
-    assert found[0]["task"] == "may"
-    across = found[0]["across"]
+    assert (found["passed"], found["objections"], found["untested"]) == (True, [], ["june", "july"])
+    across = found["tasks"][0]["across"]
+    asked = recollect("check", folder, tests, "--min-accuracy", min(across + 1, 100), "--json")
+    assert json.loads(asked.stdout)["passed"] == (asked.returncode == 0) == (across == 100)
+    photos(tests / "august", ("x", "y"), 2)
+    assert "images of no task that was learned: august" in recollect("check", folder, tests).stderr
     assert recollect("check", folder, tests, "--min-accuracy", min(across + 1, 100)).returncode == (
         1 if across < 100 else 0
     )

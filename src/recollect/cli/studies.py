@@ -75,8 +75,7 @@ def sweep(
     """
     # Read when torch loads: idle threads sleep instead of spinning, so that runs slow each other less.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from rich.console import Console
-
+    from recollect.cli.console import stdout
     from recollect.cli.sweeping import Cluster, do_sweep, print_plan
     from recollect.runs import parse
     from recollect.sweeps import load_preset, preset_text
@@ -92,11 +91,11 @@ def sweep(
         also = [*(also or []), Path("runs")]
     jobs = load_preset(preset).jobs(seeds, settings, precision)
     if dry_run:
-        print_plan(Console(), jobs, out, also or [], device, threads)
+        print_plan(stdout(), jobs, out, also or [], device, threads)
         return
     cluster = Cluster(address, cpus_per_run, gpus_per_run) if engine == "ray" else None
     words = {"data_root": data_root, "device": device, "threads": threads, "checkpoint_seconds": checkpoint_every}
-    sys.exit(do_sweep(Console(), jobs, out, also or [], workers, cluster, words))
+    sys.exit(do_sweep(stdout(), jobs, out, also or [], workers, cluster, words))
 
 
 @app.command
@@ -110,7 +109,7 @@ def tune(
     device: str = "auto",
     threads: int = 0,
 ) -> None:
-    """Search settings with Optuna by validation accuracy; the same command goes on. Needs the extra recollect-rfe[optuna].
+    """Search settings with Optuna by validation accuracy; the same command goes on. Needs recollect-rfe[optuna].
 
     Parameters
     ----------
@@ -129,12 +128,11 @@ def tune(
     threads
         Processor threads; 0 leaves torch's own choice.
     """
-    from rich.console import Console
-
+    from recollect.cli.console import stdout
     from recollect.sweeps.tune import Trial, load_space
     from recollect.sweeps.tune import tune as search
 
-    console = Console()
+    console = stdout()
 
     def tell(trial: Trial) -> None:
         console.print(f"trial {trial.number}: {trial.chosen}, validation {trial.validation:.2f} %", soft_wrap=True)
@@ -159,9 +157,9 @@ def report(runs: list[Path], *, out: Path, title: str = "recollect report") -> N
     title
         The page's title.
     """
-    from rich.console import Console
     from rich.markup import escape
 
+    from recollect.cli.console import stdout
     from recollect.errors import UserError
     from recollect.report.write import write_report
     from recollect.runs import find_results
@@ -171,7 +169,7 @@ def report(runs: list[Path], *, out: Path, title: str = "recollect report") -> N
         raise UserError(f"{missing[0]} does not exist; give folders with results")
     results = find_results(runs)
     paths = write_report(results.values(), out, title)
-    console = Console()
+    console = stdout()
     console.print(f"{len(results)} results, {len(paths)} files. Open [bold]{escape(str(paths[0]))}[/].")
 
 
@@ -184,8 +182,7 @@ def best(runs: list[Path]) -> None:
     runs
         Folders with results.
     """
-    from rich.console import Console
-
+    from recollect.cli.console import stdout
     from recollect.cli.sweeping import print_best
 
-    print_best(Console(), runs)
+    print_best(stdout(), runs)

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 Form = Literal["gated", "mlp-projection", "mlp-residual", "no-aux"]
+SHUT = 200.0  # whose sigmoid is 1, and that of its negative 0, in single precision
 FORMS: tuple[Form, ...] = ("gated", "mlp-projection", "mlp-residual", "no-aux")
 
 
@@ -46,6 +47,13 @@ class GatedRetrospector(nn.Module):
         q = self.project_f(f) * self.project_h(h)
         r = self.gate_f(q).sigmoid() * f + self.gate_h(q).sigmoid() * self.expand_h(h)
         return self.final(r)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def pass_through(self) -> None:
+        """Become r(f, h) = f: gates that let all of f through and nothing of h."""
+        for gate, bias in ((self.gate_f, SHUT), (self.gate_h, -SHUT)):
+            gate.weight.zero_()
+            gate.bias.fill_(bias)
 
 
 class MLPRetrospector(nn.Module):

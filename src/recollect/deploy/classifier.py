@@ -60,6 +60,10 @@ class ContinualClassifier:
         precision: str = "auto",
         **backbone_options: Any,
     ) -> None:
+        if isinstance(backbone, type):
+            raise UserError(
+                f"backbone is a name or a module, got the class {backbone.__name__}; give {backbone.__name__}()"
+            )
         self._module = backbone if isinstance(backbone, nn.Module) else None
         name = "own" if isinstance(backbone, nn.Module) else backbone
         lookup("backbone", backbones(), name)
@@ -183,6 +187,8 @@ class ContinualClassifier:
     def save(self, folder: str | Path) -> Self:
         """Write a model folder, or a further version into one."""
         place = Path(folder)
+        if place.exists() and not place.is_dir():
+            raise UserError(f"{place} is a file; give a folder for the model")
         place.mkdir(parents=True, exist_ok=True)
         with locked(place):
             save_version(place, self.model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from recollect.engine.runtime import to_host
 from recollect.errors import UserError
 from recollect.streams.images import class_pictures, decode_image, upright
 
+UNKNOWN = "unknown"  # answered of images whose class is not sure enough
+MOST_NAMED = 20  # unreadable files in one message
 Progress = Callable[[Iterable[Path], int], Iterable[Path]]
 
 
@@ -85,7 +88,15 @@ def _from_folder(folder: Path, size: int, progress: Progress) -> Labelled:
     listed = [(path, name) for name, paths in folders.items() for path in paths]
     names = [class_name(name) for _, name in listed]
     paths = progress((path for path, _ in listed), len(listed))
-    images = [torch.from_numpy(decode_image(_open(path), str(path), size)) for path in paths]
+    images, wrong = [], []
+    for path in paths:
+        try:
+            images.append(torch.from_numpy(decode_image(_open(path), str(path), size)))
+        except UserError as error:
+            wrong.append(str(error))
+    if wrong:
+        more = [f"and {len(wrong) - MOST_NAMED} more"] * (len(wrong) > MOST_NAMED)
+        raise UserError("\n".join([*wrong[:MOST_NAMED], *more]))
     return _joined(images, names)
 
 
@@ -159,7 +170,9 @@ def class_name(label: Any) -> str:
         plain = int(plain)
     if not isinstance(plain, str | int) or not str(plain).strip():
         raise UserError(f"a label is a text or a whole number, got {label!r}")
-    name = str(plain)
+    name = unicodedata.normalize("NFC", str(plain))  # systems write one letter in two ways
+    if name == UNKNOWN:
+        raise UserError(f"a class cannot be called {name!r}, which `predict --min-probability` answers; rename it")
     if not name.isprintable():  # also what a file system could not decode
         raise UserError(f"the class {name!r} has a name that cannot be printed; rename it")
     return name

@@ -63,8 +63,10 @@ class Graph(nn.Module):
         f = learner.network.backbone(x)
         estimates = learner.rfe.rewind(x, f)
         logits = [head(estimate) for head, estimate in zip(learner.network.heads, estimates, strict=True)]
-        within = [each.log_softmax(1) / t for each, t in zip(logits, self.temperatures, strict=True)]
-        across = (learner.means.evidence(estimates, logits).log_softmax(1) / self.temperature).softmax(1)
+        evidence = learner.means.evidence(estimates, logits)
+        across = (evidence.log_softmax(1) / self.temperature).softmax(1)
+        parts = evidence.split([each.shape[1] for each in logits], 1)
+        within = [each.log_softmax(1) / t for each, t in zip(parts, self.temperatures, strict=True)]
         return across @ self.owner, torch.cat([each.softmax(1) for each in within], 1)
 
 
@@ -87,8 +89,10 @@ def export(classifier: ContinualClassifier, path: Path) -> None:
         import onnxscript  # noqa: F401  (torch.onnx needs it)
     except ImportError as error:
         raise UserError("recollect export needs ONNX: pip install 'recollect-rfe[onnx]'") from error
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"{path} is a folder, or lies in none that exists; give a file such as model.onnx")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give a file such as {path / 'model.onnx'}")
+    if not path.parent.is_dir():
+        raise UserError(f"there is no folder {path.parent} to write {path.name} into; make it first")
     size = classifier.settings.image_size
     graph = Graph(ContinualClassifier.of(classifier.model, backbone=classifier.module, device="cpu")).eval()
     example = torch.randint(0, 256, (2, 3, size, size), dtype=torch.uint8)

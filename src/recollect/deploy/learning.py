@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recollect.core import GatedRetrospector
 from recollect.deploy.data import Labelled
 from recollect.deploy.model import LearnedTask, Model, Settings, Typical
 from recollect.deploy.reading import Reader, build, fit_temperature, infos, kept, pixels_of, whole
@@ -114,7 +115,10 @@ def warn_of(data: Labelled) -> None:
     counts = data.count()
     few = [name for name, number in counts.items() if number < FEW]
     if not any(_num_held(number) for number in counts.values()):
-        warnings.warn("too few images to hold any out: accuracy and calibration stay as they were", stacklevel=3)
+        warnings.warn(
+            "too few images to hold any out: nothing is measured of this task, and calibration stays as it was",
+            stacklevel=3,
+        )
     if few:
         shown = ", ".join(f"{name!r} ({counts[name]})" for name in few[:5])
         warnings.warn(f"fewer than {FEW} images of {shown}: what is learned of them will be poor", stacklevel=3)
@@ -172,6 +176,8 @@ def _measured(before: Model, after: Model, validation: Split, runtime: Runtime, 
     if not len(validation):
         return after
     images, labels = validation.take(torch.arange(len(validation)))
+    if before.tasks:
+        after = _with_the_hop_that_helps(before, after, images, runtime, backbone)
     reader = Reader(after, runtime, backbone)
     found = reader.outputs(images)
     units = reader.learner.network.units(len(after.tasks) - 1)
@@ -187,14 +193,44 @@ def _measured(before: Model, after: Model, validation: Split, runtime: Runtime, 
         accuracy=_percent(found.within[:, units].argmax(1) == labels - units.start),
         across=_percent(sure.argmax(1) == owner[labels]),
     )
+    _warn_of_guessing(newest, len(labels))
     mean, deviation = (tuple(each.tolist()) for each in (now.mean(0), now.std(0, correction=0)))
     typical = Typical(mean, deviation, len(labels), float(sure.amax(1).mean()))
-    if before.tasks:
-        then, last = Reader(before, runtime, backbone).features(images), len(before.tasks) - 1
-        away = [float(squared_error(each, then)) for each in (now, reader.features(images, last))]
-        drifted, rectified = (rmse(each, then.numel()) for each in away)
-        newest = replace(newest, drifted=drifted, rectified=rectified)
     return replace(after, tasks=(*before.tasks, newest), temperature=across, typical=typical)
+
+
+def _warn_of_guessing(task: LearnedTask, num_images: int) -> None:
+    """Say where a task was hardly learned: right no more often than guessing may be, twice in a hundred times."""
+    chance = 1 / len(task.classes)
+    likely = 100 * (chance + 2 * (chance * (1 - chance) / num_images) ** 0.5)
+    if len(task.classes) > 1 and task.accuracy is not None and task.accuracy <= likely:
+        warnings.warn(
+            f"{task.accuracy:.0f} % of the validation images of {task.name!r} are right, where guessing may give "
+            f"{likely:.0f} %: it was hardly learned; give it more images or epochs, or a pretrained backbone",
+            stacklevel=4,
+        )
+
+
+def _with_the_hop_that_helps(
+    before: Model, after: Model, images: Tensor, runtime: Runtime, backbone: nn.Module | None
+) -> Model:
+    """With the drift since the last task and what its retrospector leaves of it; one that adds to it is passed by."""
+    reader, last = Reader(after, runtime, backbone), len(before.tasks) - 1
+    then = Reader(before, runtime, backbone).features(images)
+    away = [float(squared_error(each, then)) for each in (reader.features(images), reader.features(images, last))]
+    drifted, rectified = (rmse(each, then.numel()) for each in away)
+    if rectified > drifted:
+        warnings.warn(
+            f"features have drifted by {drifted:.3f} since {before.tasks[-1].name!r}, and the retrospector would make "
+            f"that {rectified:.3f}: it is left out, and {before.tasks[-1].name!r} reads features as they are",
+            stacklevel=4,
+        )
+        hop = reader.learner.rfe.chain.retrospectors[last]
+        assert isinstance(hop, GatedRetrospector)
+        hop.pass_through()
+        after, rectified = replace(after, tensors=kept(reader.learner)), drifted
+    newest = replace(after.tasks[-1], drifted=drifted, rectified=rectified)
+    return replace(after, tasks=(*before.tasks, newest))
 
 
 def _percent(right: Tensor) -> float:

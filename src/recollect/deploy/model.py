@@ -9,7 +9,7 @@ from torch import Tensor
 
 from recollect.errors import UserError
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ TEACHERS = ("rfe.anchor.", "rfe.recent.", "rfe.adapter.")  # made anew when the 
 class Outputs(NamedTuple):
     """Of some images, on the host."""
 
-    within: Tensor
-    """Logarithms of the probabilities within each task, over all units."""
     across: Tensor
     """Logarithms of the probabilities over all units."""
+    within: Tensor
+    """The same given the task, for each task's units."""
 
 
 def build(
@@ -96,16 +96,14 @@ class Reader:
     @torch.inference_mode()
     def outputs(self, images: Tensor) -> Outputs:
         """Uncalibrated."""
-        within, across = [], []
+        across = []
         sizes = self.learner.network.sizes()
         for x in self.batches(images):
             with self.runtime.autocast():
                 scores = self._read(x)
-            within.append(to_host(torch.cat([part.log_softmax(1) for part in scores.til.split(sizes, 1)], 1)))
             across.append(to_host(scores.cil.log_softmax(1)))
-        if not within:
-            return Outputs(torch.zeros(0, sum(sizes)), torch.zeros(0, sum(sizes)))
-        return Outputs(torch.cat(within), torch.cat(across))
+        found = torch.cat(across) if across else torch.zeros(0, sum(sizes))
+        return Outputs(found, torch.cat([part.log_softmax(1) for part in found.split(sizes, 1)], 1))
 
     def probabilities(self, images: Tensor, task: int | None = None) -> Tensor:
         """Calibrated, over all units [n, units]; with a task over its own alone."""

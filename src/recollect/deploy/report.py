@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -91,6 +92,8 @@ class Checked:
     of_one_class: bool = False
     is_newest: bool = False
     """Nothing was learned after it, so there is nothing to have been forgotten."""
+    across_before: float | None = None
+    """Percent right over all classes known then, measured when `before` was."""
 
     @property
     def forgetting(self) -> float | None:
@@ -110,11 +113,14 @@ def check(folder: Path, images: Path, device: str = "auto", *, keep: bool = True
         raise UserError(
             f"{images} is no folder; give one with a sub-folder for each task, and in it one for each class"
         )
-    names = sorted(path.name for path in images.iterdir() if path.is_dir() and not path.name.startswith("."))
-    strangers = [name for name in names if name not in tasks]
-    if strangers or not names:
+    there = sorted(path.name for path in images.iterdir() if path.is_dir() and not path.name.startswith("."))
+    names, strangers = ([name for name in there if (name in tasks) == known] for known in (True, False))
+    if not names:
         what = f"{images / strangers[0]} is of no task" if strangers else f"{images} has no sub-folders"
         raise UserError(f"{what}; name them as the tasks learned: {', '.join(tasks)}")
+    if strangers:
+        listed = ", ".join(strangers)
+        warnings.warn(f"under {images} there are images of no task that was learned: {listed}", stacklevel=2)
     newest = classifier.tasks_[-1].name
     found, checks = [], {key: dict(value) for key, value in classifier.model.checks.items()}
     for name in sorted(names, key=list(tasks).index):
@@ -123,14 +129,18 @@ def check(folder: Path, images: Path, device: str = "auto", *, keep: bool = True
         labels = [data.class_names[label] for label in data.labels.tolist()]
         within, across = (100 * classifier.score(data.images, labels, task) for task in (name, None))
         alone = len(tasks[name].classes) == 1
+        then: Mapping[str, float | None]
         if name == newest:
-            before, against = None, "learned last"
+            then, against = {}, "learned last"
             checks.setdefault(data.digest, {}).setdefault(name, {"within": within, "across": across})
         elif name in checks.get(data.digest, {}):
-            before, against = checks[data.digest][name]["across" if alone else "within"], "the first check"
+            then, against = checks[data.digest][name], "the first check"
         else:
-            before, against = tasks[name].across if alone else tasks[name].accuracy, "validation, when learned"
-        found.append(Checked(name, within, across, before, against, len(labels), alone, name == newest))
+            then, against = {"within": tasks[name].accuracy, "across": tasks[name].across}, "validation, when learned"
+        before = then.get("across" if alone else "within")
+        found.append(
+            Checked(name, within, across, before, against, len(labels), alone, name == newest, then.get("across"))
+        )
     if keep:
         note_checks(folder, version, checks)
     return found

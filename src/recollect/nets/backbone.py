@@ -93,7 +93,10 @@ def backbones() -> dict[str, Recipe]:
 
 def _given_in_python(image_shape: tuple[int, int, int]) -> nn.Module:
     """A module of your own, from Python: run(config, out, backbone=module)."""
-    raise UserError("the backbone 'own' is given in Python: recollect.run(config, out, backbone=module)")
+    raise UserError(
+        "the backbone 'own' is a module given in Python: ContinualClassifier(backbone=module), or "
+        "recollect.run(config, out, backbone=module)"
+    )
 
 
 BACKBONES = {"own": Recipe(_given_in_python)}

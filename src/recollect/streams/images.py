@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from rich.console import Console
 
 from recollect.errors import UserError
@@ -62,11 +62,23 @@ def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.nda
                 raise ValueError(f"{opened.width} x {opened.height} pixels, more than {MOST_PIXELS}")
             picture = upright(opened)
     except Exception as error:  # a damaged file makes Pillow raise almost anything
-        why = str(error) if "pixels" in str(error) else type(error).__name__
-        raise UserError(f"{where} is not a readable image ({why}); replace it or take it out") from error
+        raise UserError(f"{where} is not a readable image ({_why(error, file)}); replace it or take it out") from error
     if size is not None:
         picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+
+
+def _why(error: Exception, file: IO[bytes]) -> str:
+    """What is wrong with a picture file, in words."""
+    if isinstance(error, Image.DecompressionBombError):
+        return f"more than {MOST_PIXELS} pixels"
+    if "pixels" in str(error):
+        return str(error)
+    if not file.seek(0, 2):
+        return "an empty file"
+    if isinstance(error, UnidentifiedImageError):
+        return "no picture of a known kind"
+    return "cut short" if "truncated" in str(error) else type(error).__name__
 
 
 def _read_heif(where: str) -> None:
@@ -148,7 +160,9 @@ def class_pictures(root: Path) -> dict[str, list[Path]]:
         raise UserError(f"{root} has no sub-folders; put the images of each class in a folder of its own")
     strays = [p for p in _entries(root) if p.is_file()]
     if strays:
-        raise UserError(f"{strays[0]} lies beside the class folders; move it into a class, or take it out")
+        raise UserError(
+            f"{strays[0]} lies beside the class folders; take it out, or move it into a class if it is an image"
+        )
     return {name: _pictures(root / name) for name in names}
 
 
@@ -157,8 +171,8 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def is_litter(path: Path) -> bool:
-    """What systems leave in folders: hidden files, and the thumbnails of Windows."""
-    return path.name.startswith(".") or path.name.lower() in LITTER
+    """What systems leave in folders: hidden files, and thumbnails."""
+    return path.name.startswith((".", "@eaDir")) or path.name.lower() in LITTER
 
 
 def _is_class(folder: Path) -> bool:
@@ -174,6 +188,8 @@ def _pictures(folder: Path) -> list[Path]:
             raise UserError(
                 f"{path} is a folder, where images of {folder.name!r} should be; give the folder that holds the classes"
             )
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"{path} is a link to a file that is gone; mend it, or take it out of {folder.name!r}")
         if path.suffix.lower() not in SUFFIXES or not path.is_file():
             kinds = ", ".join(sorted(SUFFIXES))
             raise UserError(f"{path} is not an image ({kinds}); convert it, or take it out of {folder.name!r}")
