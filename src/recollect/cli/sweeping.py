@@ -37,8 +37,8 @@ def print_plan(
 
     estimator = Estimator(device, threads)
     table = Table(box=None, padding=(0, 2))
-    for title in ("run", "", "hours", "GB"):
-        table.add_column(title, no_wrap=title == "run", justify="right" if title in ("hours", "GB") else "left")
+    for title in ("run", "", "minutes", "GB"):
+        table.add_column(title, no_wrap=title == "run", justify="right" if title in ("minutes", "GB") else "left")
     hours = gigabytes = 0.0
     num_unknown = num_done = 0
     for status in plan(jobs, out, also, device):
@@ -48,14 +48,18 @@ def print_plan(
         num_unknown += cost is None
         if cost is not None and not done:
             hours, gigabytes = hours + cost.hours, gigabytes + cost.gigabytes
-        figures = ("?", "?") if cost is None else (f"{cost.hours:.2f}", f"{cost.gigabytes:.2f}")
+        figures = ("?", "?") if cost is None else (f"{60 * cost.hours:.1f}", f"{cost.gigabytes:.2f}")
         table.add_row(escape(status.job.name), f"done: {escape(str(status.found_in))}" if done else "to do", *figures)
     console.print(table)
     unknown = f"; {num_unknown} of unknown size" if num_unknown else ""
     console.print(
-        f"{len(jobs)} runs, {num_done} done. To do: about [bold]{hours:.1f} hours[/] on this device, one after the "
-        f"other, and {gigabytes:.1f} GB of disk{unknown}. Hours are estimated by timing a few steps here."
+        f"{len(jobs)} runs, {num_done} done. To do: about [bold]{_duration(hours)}[/] on this device, one after the "
+        f"other, and {gigabytes:.1f} GB of disk{unknown}. Times are estimated by timing a few steps here."
     )
+
+
+def _duration(hours: float) -> str:
+    return f"{60 * hours:.0f} minutes" if hours < 1.5 else f"{hours:.1f} hours"
 
 
 def do_sweep(
