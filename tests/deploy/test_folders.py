@@ -140,6 +140,12 @@ def test_litter_of_a_crash_is_cleared_and_no_alarm(tmp_path: Path) -> None:
     assert recollect("learn", model, data, "--task", "may", *LEARN).returncode == 2
 
 
+def test_a_first_learn_that_was_cut_is_said(tmp_path: Path) -> None:
+    (tmp_path / "model" / "unfinished").mkdir(parents=True)
+    with pytest.raises(UserError, match="holds no model yet: its first learn was cut, and the same command goes on"):
+        load_model(tmp_path / "model")
+
+
 @pytest.mark.parametrize("name", ["", " ", ".aug", "2026/05", "x" * 101, "a\nb", "\udcff", 5])
 def test_names_that_cannot_be_are_refused_before_any_work(name: Any) -> None:
     with pytest.raises(UserError, match="a task's name"):

@@ -168,10 +168,16 @@ def current(folder: Path) -> str:
     """The name of the version in use."""
     path = folder / "model.json"
     kept = versions_of(folder)
-    remedy = f"go back to a version with recollect rollback {folder} --to {kept[-1]}" if kept else "restore it"
+    remedy = (
+        f"go back to a version with recollect rollback {folder} --to {kept[-1]}" if kept else "restore it from a copy"
+    )
     if not path.exists():
         if kept:
             raise UserError(f"{path} is lost; {remedy}")
+        if (folder / UNFINISHED).is_dir():
+            raise UserError(
+                f"{folder} holds no model yet: its first learn was cut, and the same command goes on with it"
+            )
         raise UserError(f"{folder} holds no model; make one with recollect learn {folder} IMAGES --task NAME")
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
