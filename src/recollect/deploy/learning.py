@@ -203,7 +203,7 @@ def _warn_of_guessing(task: LearnedTask, num_images: int) -> None:
     """Say where a task was hardly learned: right no more often than guessing may be, twice in a hundred times."""
     chance = 1 / len(task.classes)
     likely = 100 * (chance + 2 * (chance * (1 - chance) / num_images) ** 0.5)
-    if len(task.classes) > 1 and task.accuracy is not None and task.accuracy <= likely:
+    if len(task.classes) > 1 and task.accuracy is not None and task.accuracy <= likely < 100:
         warnings.warn(
             f"{task.accuracy:.0f} % of the validation images of {task.name!r} are right, where guessing may give "
             f"{likely:.0f} %: it was hardly learned; give it more images or epochs, or a pretrained backbone",
