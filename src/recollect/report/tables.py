@@ -33,7 +33,7 @@ def print_comparison(console: Console, results: Mapping[str, Sequence[Result]]) 
             for setting in ("til", "cil")
             for figure in ("average_accuracy", "forgetting")
         ]
-        table.add_row(method, *cells, str(found[0]["memory"]["samples"]))
+        table.add_row(method, *cells, "all" if method == "joint" else str(found[0]["memory"]["samples"]))
     console.print(table)
     console.print("TIL: the task is known. CIL: it is not. Forgetting: the best a task ever had, less what is left.")
 
