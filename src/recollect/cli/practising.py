@@ -213,8 +213,9 @@ def check_model(
     console.print(table)
     for task, why in objections:
         console.print(f"[bold red]{escape(task)}[/] {why}.")
-    if max_forgetting is not None and min_accuracy is None:
-        console.print(_lost_unasked(found, max_forgetting))
+    unasked = _lost_unasked(found, max_forgetting) if max_forgetting is not None and min_accuracy is None else ""
+    if unasked:
+        console.print(unasked)
     if untested:
         console.print(f"Not tested: {escape(', '.join(untested))}.")
     return 1 if objections else 0

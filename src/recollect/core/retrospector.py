@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 Form = Literal["gated", "mlp-projection", "mlp-residual", "no-aux"]
-SHUT = 200.0  # whose sigmoid is 1, and that of its negative 0, in single precision
+FULL = 200.0  # whose sigmoid is 1, and that of its negative 0, in single precision
 FORMS: tuple[Form, ...] = ("gated", "mlp-projection", "mlp-residual", "no-aux")
 
 
@@ -51,7 +51,7 @@ class GatedRetrospector(nn.Module):
     @torch.no_grad()
     def pass_through(self) -> None:
         """Become r(f, h) = f: gates that let all of f through and nothing of h."""
-        for gate, bias in ((self.gate_f, SHUT), (self.gate_h, -SHUT)):
+        for gate, bias in ((self.gate_f, FULL), (self.gate_h, -FULL)):
             gate.weight.zero_()
             gate.bias.fill_(bias)
 

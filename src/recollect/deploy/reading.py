@@ -24,7 +24,7 @@ from recollect.rng import Key
 from recollect.streams import Pixels, TaskInfo
 
 BATCH_SIZE = 64
-TEACHERS = ("rfe.anchor.", "rfe.recent.", "rfe.adapter.")  # made anew when the next task begins
+MADE_ANEW = ("rfe.anchor.", "rfe.recent.", "rfe.adapter.")  # when the next task begins
 
 
 class Outputs(NamedTuple):
@@ -62,13 +62,13 @@ def infos(model: Model) -> list[TaskInfo]:
 def kept(learner: RFELearner) -> dict[str, Tensor]:
     """The tensors of a learner that a model keeps."""
     found = learner.state_dict()
-    return {name: to_host(tensor) for name, tensor in found.items() if not name.startswith(TEACHERS)}
+    return {name: to_host(tensor) for name, tensor in found.items() if not name.startswith(MADE_ANEW)}
 
 
 def whole(learner: RFELearner, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a model with those that are made anew as they stand in a fresh learner."""
     own = learner.state_dict()
-    fresh = {name: to_host(tensor) for name, tensor in own.items() if name.startswith(TEACHERS)}
+    fresh = {name: to_host(tensor) for name, tensor in own.items() if name.startswith(MADE_ANEW)}
     return {**fresh, **tensors}
 
 

@@ -35,10 +35,10 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Decoded], **known: 
     return _open(folder, known)
 
 
-def held(arrays: Arrays, class_names: tuple[str, ...], **known: Any) -> Dataset:
+def held(arrays: Arrays, class_names: tuple[str, ...]) -> Dataset:
     """The dataset in memory alone, for images that are nobody else's to keep."""
     tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return Dataset(class_names, **tensors, digest=_digest(arrays, class_names), **known)
+    return Dataset(class_names, **tensors, digest=_digest(arrays, class_names))
 
 
 def _open(folder: Path, known: Mapping[str, Any]) -> Dataset:
