@@ -13,7 +13,7 @@ demo: $(READY)
 	$(VENV)/bin/recollect demo
 
 test: $(TESTS_READY) check
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal
 
 # Speed against a bare PyTorch loop: results/bench.json and docs/speed.md. DATA=folder adds Tiny ImageNet's memory.
 bench: $(READY)

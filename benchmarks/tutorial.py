@@ -144,7 +144,7 @@ def compare(name: str, words: str, seed: int, folder: Path, data_root: str) -> d
     for each in done:
         if each["exit"]:
             sys.exit(f"{each['command']}: {each['output']}")
-    checks = json.loads(done[-1]["output"])
+    checks = json.loads(done[-1]["output"])["tasks"]
     shutil.rmtree(folder)
     print(name, seed, checks, flush=True)
     return {"backbone": name, "seed": seed, "commands": commands, "checks": checks, "commit": code_version(),
