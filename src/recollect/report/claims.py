@@ -1,12 +1,12 @@
 """What the paper says, judged by the results at hand: it holds, it does not, or it cannot be told.
 
-Differences are paired by seed, with Student's 95 % interval, each by itself (not corrected for their number).
+Differences are paired by seed, with Student's 95 % interval, not corrected for their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from recollect.report.collect import Experiment, Variant
@@ -20,7 +20,9 @@ ABOVE = ("split-cifar100", "split-tinyimagenet")
 TASKS = {"split-cifar10": 5, "split-cifar100": 5, "split-tinyimagenet": 10}
 """Into how many the paper's tables split them."""
 MANY = 10
-"""Tasks from which on the paper shows forgetting; 20 are its long chain."""
+"""Tasks from which on the paper shows forgetting."""
+LONG = 20
+"""Tasks of the paper's long chain."""
 CLOSE = 2.0
 """Percentage points within which two accuracies count as close."""
 
@@ -35,6 +37,22 @@ class Claim:
     text: str
     verdict: str
     found: str
+    memory: int | None = None
+    """The exemplars that it is about; None where it is about no one number of them."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a difference above zero is told, and one below."""
+
+    above: str
+    below: str
+
+    def tell(self, gap: Difference, name: str) -> str:
+        return f"{str(gap)[1:]} {self.above if gap.mean >= 0 else self.below} {name}"
+
+
+ABOVE_OR_BELOW = Words("above", "below")
 
 
 def claims(experiment: Experiment) -> Iterator[Claim]:
@@ -45,10 +63,11 @@ def claims(experiment: Experiment) -> Iterator[Claim]:
     rfe = plain.get(("rfe", 0))
     for form in ("rfe-p", "rfe-b"):
         if rfe is not None and experiment.stream in ABOVE:
-            found = {_name(key): difference(v, rfe, "til") for key, v in plain.items() if key[0] == form}
-            yield from _all_ahead(f"{form.upper()}, with exemplars, is more accurate than RFE (TIL)", found, of="of ")
+            for memory, v in sorted((key[1], v) for key, v in plain.items() if key[0] == form):
+                text = f"{form.upper()} with {memory} exemplars is more accurate than RFE (TIL)"
+                yield from _all_ahead(text, {"RFE": difference(v, rfe, "til")}, memory)
     if experiment.num_tasks >= MANY:
-        yield from _forgetting(plain)
+        yield from _over_many_tasks(plain, is_long=experiment.num_tasks >= LONG)
     if rfe is not None:
         yield from _forms(plain, rfe)
     yield from _chain(experiment)
@@ -63,6 +82,7 @@ def _beside_rehearsal(experiment: Experiment, plain: Plain, memory: int) -> Iter
         yield from _all_ahead(
             f"RFE, which keeps no image, is level with every rehearsal method with {memory} exemplars or above (TIL)",
             {_name(key): difference(rfe, v, "til") for key, v in rivals.items()},
+            memory,
             margin=CLOSE,
         )
     for form in ("rfe-p", "rfe-b"):
@@ -74,42 +94,55 @@ def _beside_rehearsal(experiment: Experiment, plain: Plain, memory: int) -> Iter
             yield from _all_ahead(
                 f"{title} is more accurate than every rehearsal method with as many exemplars, {memory} (TIL)",
                 {_name(key): difference(v, rival, "til") for key, rival in rivals.items()},
+                memory,
             )
         if as_paper and stream == "split-tinyimagenet":
             yield from _all_ahead(
                 f"{title} is more accurate than every rehearsal method with as many exemplars, {memory} (CIL)",
                 {_name(key): difference(v, rival, "cil") for key, rival in rivals.items()},
+                memory,
             )
         elif as_paper:
             kind = "cil" if stream == "split-cifar100" else "til"
-            yield from _all_ahead(
-                f"{title} is comparable to rehearsal with {memory} exemplars: level with its median or above "
-                f"({kind.upper()})",
-                {f"the median of {len(rivals)}": _over_median(v, list(rivals.values()), kind)},
-                margin=CLOSE,
-            )
+            text = f"{title} is comparable to rehearsal with {memory} exemplars: level with its median or above"
+            over = {f"the median of {len(rivals)}": _over_median(v, list(rivals.values()), kind)}
+            for claim in _all_ahead(f"{text} ({kind.upper()})", over, memory, margin=CLOSE):
+                yield replace(claim, found=f"{claim.found}{_beside_the_best(v, rivals, kind)}")
 
 
-def _forgetting(plain: Plain) -> Iterator[Claim]:
-    """Less forgetting over many tasks; a rival whose accuracy rises while others arrive has nothing to forget."""
+def _beside_the_best(one: Variant, rivals: Plain, evaluation: str) -> str:
+    """How far from the rival that is best in the mean."""
+    gaps = {_name(key): gap for key, v in rivals.items() if (gap := difference(one, v, evaluation))}
+    name = min(gaps, key=lambda name: gaps[name].mean)
+    return f"; {ABOVE_OR_BELOW.tell(gaps[name], name)}, the best of them"
+
+
+def _over_many_tasks(plain: Plain, *, is_long: bool) -> Iterator[Claim]:
+    """Less forgetting, and in the long chain more accuracy all the way."""
     rivals = {key: v for key, v in plain.items() if key[0] in REHEARSAL}
     rising = [key for key, v in rivals.items() if fmean(x or 0.0 for x in v.figures("til", "forgetting")) < 0]
-    aside = (
-        f"; left out, for it knows old tasks better at the end than when they were new: {', '.join(map(_name, rising))}"
-        if rising
-        else ""
-    )
     for (form, memory), v in plain.items():
         if form not in ("rfe", "rfe-p", "rfe-b"):
             continue
-        gaps = {
-            _name(key): difference(rival, v, "til", "forgetting")
-            for key, rival in rivals.items()
-            if key not in rising and (not memory or key[1] == memory)
-        }
-        title = f"{form.upper()}{f' ({memory})' if memory else ''} forgets less than rehearsal over many tasks (TIL)"
-        for claim in _all_ahead(title, gaps, of="less than "):
-            yield Claim(claim.text, claim.verdict, claim.found + aside)
+        beside = {key: rival for key, rival in rivals.items() if not memory or key[1] == memory}
+        title = f"{form.upper()}{f' ({memory})' if memory else ''}"
+        gaps = {key: difference(rival, v, "til", "forgetting") for key, rival in beside.items()}
+        apart = ""
+        others = [gap for key, gap in gaps.items() if gap and key not in rising]
+        if rising and others:
+            names = ", ".join(_name(key) for key in rising if key in gaps)
+            apart = (
+                f"; without {names}, which knows old tasks better at the end than when they were new: {verdict(others)}"
+            )
+        told = {_name(key): gap for key, gap in gaps.items()}
+        words = Words("less than", "more than")
+        for claim in _all_ahead(f"{title} forgets less than rehearsal over many tasks (TIL)", told, words=words):
+            yield replace(claim, found=claim.found + apart)
+        if is_long:
+            yield from _all_ahead(
+                f"{title} is above every rehearsal method while {LONG} tasks arrive (mean accuracy on the way, TIL)",
+                {_name(key): difference(v, rival, "til", "incremental_accuracy") for key, rival in beside.items()},
+            )
 
 
 def _forms(plain: Plain, rfe: Variant) -> Iterator[Claim]:
@@ -121,7 +154,7 @@ def _forms(plain: Plain, rfe: Variant) -> Iterator[Claim]:
         margin=CLOSE,
     )
     for name, text in (
-        ("rfe-no-aux", "Without the auxiliary extractor the past cannot be recovered: RFE is above it (TIL)"),
+        ("rfe-no-aux", "The auxiliary extractor is needed: RFE is above a form without it (TIL)"),
         ("expansion", "The small extractors by themselves (expansion) are no match for RFE (TIL)"),
     ):
         if (name, 0) in plain:
@@ -136,9 +169,9 @@ def claim_sheet(experiment: Experiment, name: str) -> Sheet | None:
     found = list(claims(experiment))
     rows: list[list[Cell | str]] = [[claim.text, claim.verdict, claim.found] for claim in found]
     notes = [
-        "Percentage points, paired by seed, mean and half of Student's 95 % interval, each by itself.",
-        "A claim over several methods holds if every interval lies above zero and fails if one lies below.",
-        f"Level means: the interval lies above -{CLOSE:.0f} points; as accurate as: within ± {CLOSE:.0f}.",
+        "Percentage points, paired by seed, mean and half of Student's 95 % interval, not corrected for their number.",
+        "A claim over several methods holds if every interval lies above zero and fails if one lies wholly below.",
+        f"For level, -{CLOSE:.0f} points stand for zero; as accurate as means an interval within ± {CLOSE:.0f}.",
         "With one seed nothing can be told; its interval over tasks says how they differ, not what another seed gives.",
     ]
     columns = ["the paper's claim", "here", "measured"]
@@ -154,11 +187,16 @@ def verdict(gaps: Sequence[Difference], margin: float = 0.0) -> str:
 
 
 def _all_ahead(
-    text: str, found: Mapping[str, Difference | None], of: str = "over ", margin: float = 0.0
+    text: str,
+    found: Mapping[str, Difference | None],
+    memory: int | None = None,
+    *,
+    words: Words = ABOVE_OR_BELOW,
+    margin: float = 0.0,
 ) -> Iterator[Claim]:
     gaps = {name: gap for name, gap in found.items() if gap is not None}
     if gaps:
-        yield Claim(text, verdict(list(gaps.values()), margin), _told(gaps, of))
+        yield Claim(text, verdict(list(gaps.values()), margin), _told(gaps, words, margin), memory)
 
 
 def _over_median(one: Variant, rivals: Sequence[Variant], evaluation: str) -> Difference | None:
@@ -173,20 +211,19 @@ def _over_median(one: Variant, rivals: Sequence[Variant], evaluation: str) -> Di
     return of_gaps(gaps)
 
 
-def _told(gaps: Mapping[str, Difference], of: str) -> str:
-    """How many are ahead, open and behind: all that are behind by name, of many others the least and the greatest."""
-    kinds: dict[str, Callable[[Difference], bool]] = {
-        "ahead": lambda gap: gap.is_ahead,
-        "open": lambda gap: not gap.is_clear,
-        "behind": lambda gap: gap.is_clear and gap.mean < 0,
-    }
+def _told(gaps: Mapping[str, Difference], words: Words, margin: float) -> str:
+    """Which are ahead, level, open and behind: of many that are ahead or level the least and the greatest."""
+    kinds: dict[str, list[tuple[float, str]]] = {"ahead": [], "level": [], "open": [], "behind": []}
+    for name, gap in gaps.items():
+        kind = "ahead" if gap.is_ahead else {HOLDS: "level", FAILS: "behind", OPEN: "open"}[verdict([gap], margin)]
+        kinds[kind].append((gap.mean, words.tell(gap, name)))
     parts = []
-    for kind, belongs in kinds.items():
-        group = sorted((gap.mean, f"{gap} {of}{name}".strip()) for name, gap in gaps.items() if belongs(gap))
-        if kind != "behind" and len(group) > 3:
+    for kind, group in kinds.items():
+        group.sort()
+        if kind in ("ahead", "level") and len(group) > 3:
             parts.append(f"{kind} {len(group)} of {len(gaps)}, from {group[0][1]} to {group[-1][1]}")
         elif group:
-            parts.append(f"{kind}: {', '.join(words for _, words in group)}")
+            parts.append(f"{kind}: {', '.join(told for _, told in group)}")
     seeds = sorted({gap.num_seeds for gap in gaps.values()})
     return f"{'; '.join(parts)} ({_range(seeds)})"
 
@@ -201,17 +238,27 @@ def _close(text: str, gap: Difference | None) -> Claim:
 
 
 def _chain(experiment: Experiment) -> Iterator[Claim]:
-    """At α = 0, where nothing holds the backbone: what reading through the chain earns, and how near it comes."""
+    """What reading through the chain earns at the α that a method comes with and where nothing holds the backbone."""
     for v in experiment.variants:
-        if v.method != "rfe" or dict(v.own) != {"alpha": 0.0} or not v.results[0].get("til_without_chain"):
-            continue
-        through, without = (v.figures(key, "average_accuracy") for key in ("til", "til_without_chain"))
-        gap = of_gaps([a - b for a, b in zip(through, without, strict=True) if a is not None and b is not None])
-        text = "The chain makes up for drift: accuracy through it above without it, α = 0 (TIL)"
-        yield from _all_ahead(text, {"": gap}, of="")
-        measured = [result["drift"] for result in v.results if result.get("drift")]
-        if measured:
-            yield _nearer(measured)
+        if v.method in ("rfe", "rfe-p", "rfe-b") and not v.own:
+            title = _name((v.method.upper(), v.memory))
+            text = f"The chain makes up for drift: {title} is above reading without it, at the paper's α = 1 (TIL)"
+            yield from _all_ahead(text, {f"{v.method} without it": earned(v)}, v.memory or None)
+    for v in experiment.variants:
+        if v.method == "rfe" and dict(v.own) == {"alpha": 0.0}:
+            text = "The chain makes up for drift: RFE is above reading without it, at α = 0 (TIL)"
+            yield from _all_ahead(text, {"rfe without it": earned(v)})
+            measured = [result["drift"] for result in v.results if result.get("drift")]
+            if measured:
+                yield _nearer(measured)
+
+
+def earned(v: Variant) -> Difference | None:
+    """Accuracy through the chain less that without it, seed by seed."""
+    if not all(result.get("til_without_chain") for result in v.results):
+        return None
+    through, without = (v.figures(kind, "average_accuracy") for kind in ("til", "til_without_chain"))
+    return of_gaps([a - b for a, b in zip(through, without, strict=True) if a is not None and b is not None])
 
 
 def _nearer(measured: Sequence[Mapping[str, Sequence[Sequence[float | None]]]]) -> Claim:
@@ -234,8 +281,8 @@ def _nearer(measured: Sequence[Mapping[str, Sequence[Sequence[float | None]]]]) 
     return Claim(
         "The chain carries features back: RMSE rectified below drifted, α = 0",
         verdict([gap]),
-        f"{before:.2f} → {after:.2f}, nearer by {gap.mean:.2f}{interval}; {nearer} of {len(every)} pairs of tasks are "
-        f"nearer ({_range([gap.num_seeds])})",
+        f"{before:.2f} → {after:.2f}, nearer by {gap.mean:.2f}{interval}; {nearer} of {len(every)} pairs of tasks "
+        f"of all seeds are nearer ({_range([gap.num_seeds])})",
     )
 
 
