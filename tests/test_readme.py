@@ -18,6 +18,7 @@ import recollect.methods
 import recollect.nets
 import recollect.streams
 from recollect import testing
+from recollect.deploy.data import read_images
 from recollect.deploy.export import export
 from recollect.methods import methods
 from recollect.runs import parse, resolve, run
@@ -48,12 +49,19 @@ def test_the_examples_of_models_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     scope: dict[str, Any] = {}
     exec(compile(learning, "models.md", "exec"), scope)
     model = scope["model"]
-    assert model.classes_ == ["cat", "dog", "cow", "hen"]
+    assert model.classes_.tolist() == ["cat", "dog", "cow", "hen"]
     export(model, tmp_path / "model.onnx")
-    Image.fromarray(np.arange(40 * 30 * 3, dtype=np.uint8).reshape(40, 30, 3)).save("some.png")
-    exec(compile(serving, "models.md", "exec"), scope)
-    assert [scope["best"]] == model.predict(["some.png"])
-    assert np.allclose(scope["probabilities"], model.predict_proba(["some.png"]), atol=1e-5)
+    noise = np.random.default_rng(0)
+    for values in (
+        noise.integers(0, 256, (40, 30, 3), np.uint8),
+        noise.integers(0, 256, (40, 30, 4), np.uint8),  # with transparency
+        noise.integers(0, 65536, (40, 30), np.uint16),
+    ):
+        Image.fromarray(values).save("some.png")
+        exec(compile(serving, "models.md", "exec"), scope)
+        assert [scope["best"]] == model.predict(["some.png"]).tolist()
+        assert np.array_equal(scope["pixels"][0], read_images(["some.png"], 32)[0])
+        assert np.allclose(scope["probabilities"], model.predict_proba(["some.png"]), atol=1e-5)
 
 
 def test_one_file_adds_a_method_a_stream_or_a_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_the_file_gives_what_torch_gives(case: str, tmp_path: Path) -> None:
         each = np.concatenate([model.predict_proba(images, task=task.name) for task in model.tasks_], axis=1)
         assert np.abs(within - each).max() < 1e-5
     about: dict[str, Any] = session.get_modelmeta().custom_metadata_map
-    assert json.loads(about["recollect.classes"]) == model.classes_
+    assert json.loads(about["recollect.classes"]) == model.classes_.tolist()
     assert [task["name"] for task in json.loads(about["recollect.tasks"])] == [task.name for task in model.tasks_]
     assert about["recollect.image_size"] == str(size)
     assert "bilinear" in about["recollect.preprocessing"]

@@ -179,7 +179,7 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path, words: list[str], me
 def test_labels_of_any_kind_name_the_same_class() -> None:
     x, plain = images(), [0, 1] * 12
     model = ContinualClassifier("convnet", **SMALL).learn((x, torch.tensor(plain)), task="may")
-    assert model.classes_ == ["0", "1"]
+    assert model.classes_.tolist() == ["0", "1"]
     expected = model.score(x, plain)
     for labels in (torch.tensor(plain), np.array(plain, dtype=float), ["0", "1"] * 12):
         assert model.score(x, labels) == expected
@@ -291,8 +291,25 @@ def test_a_folder_is_predicted_as_its_files_chunk_by_chunk(
     assert [each["class"] for each in found] == [each["class"] for each in expected]
     assert [each["probability"] for each in found] == pytest.approx([each["probability"] for each in expected])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="there are no images under"):
-        predict_images(folder, [tmp_path / "empty"], None, 1, 0.0, "cpu")
+    answered, empty = predict_images(folder, [files[0], tmp_path / "empty"], None, 1, 0.0, "cpu")
+    assert answered["class"] == expected[0]["class"]
+    assert (empty["class"], empty["error"]) == (None, f"there are no images under {tmp_path / 'empty'}")
+
+
+def test_links_are_followed_once_and_litter_is_left_out_at_any_depth(folder: Path, tmp_path: Path) -> None:
+    root = photos(tmp_path / "p")
+    many = tmp_path / "many"
+    many.mkdir()
+    (many / "a").symlink_to(root / "a")
+    (many / "loop").symlink_to(many)
+    (many / "gone.png").symlink_to(tmp_path / "nothing.png")
+    for name in (".thumbs", "@eaDir"):
+        (many / name).mkdir()
+        (many / name / "t.png").write_bytes((root / "a").iterdir().__next__().read_bytes())
+    found = predict_images(folder, [many], None, 1, 0.0, "cpu")
+    linked = [str(many / "a" / path.name) for path in sorted((root / "a").iterdir())]
+    assert [each["path"] for each in found] == [*linked, str(many / "gone.png")]
+    assert "error" in found[-1]
 
 
 def test_a_class_cannot_be_called_as_no_class_is() -> None:

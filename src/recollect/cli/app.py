@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import signal
@@ -244,6 +245,9 @@ def main() -> None:
     from recollect.errors import OneProcessError, StoppedError, UserError
 
     warnings.showwarning = show_warning
+    for stream in (sys.stdout, sys.stderr):  # names of files and classes may have letters that it cannot show
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(exit_on_error=False, print_error=launched().rank == 0)
     except CycloptsError:

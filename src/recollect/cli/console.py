@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from typing import Any
 
 from rich.console import Console
 
@@ -12,3 +14,9 @@ WIDE = 10_000  # columns: what is piped is neither folded nor cut
 def stdout() -> Console:
     """As wide as the terminal, or as wide as need be where there is none."""
     return Console(width=None if sys.stdout.isatty() else WIDE)
+
+
+def print_json(value: Any) -> None:
+    """As it is where the output can show every letter, else with escapes, which mean the same."""
+    is_wide = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(value, indent=1, ensure_ascii=not is_wide, allow_nan=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,7 +24,7 @@ def learn(
     epochs: int | None = None,
     seed: int | None = None,
     set: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
-    mirror: Annotated[bool, Parameter(negative="--no-mirror")] = True,
+    mirror: Annotated[bool | None, Parameter(negative="--no-mirror")] = None,
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     device: str = "auto",
     threads: int = 0,
@@ -54,7 +53,7 @@ def learn(
     set
         When the model is made: options of the backbone as key=value, such as width=32.
     mirror
-        When the model is made: whether a mirrored image is still of its class.
+        When the model is made: whether a mirrored image is still of its class; yes if left out.
     precision
         When the model is made: as of `recollect run`.
     device
@@ -65,14 +64,14 @@ def learn(
         Seconds between checkpoints.
     """
     from recollect.cli.console import stdout
-    from recollect.cli.practising import learn_task
+    from recollect.cli.practising import learn_task, not_of_a_backbone
     from recollect.errors import UserError
     from recollect.runs import parse
 
     made = {"backbone": backbone, "image_size": image_size, "epochs": epochs, "seed": seed}
-    made |= {"precision": None if precision == "auto" else precision, "flip": None if mirror else False}
+    made |= {"precision": None if precision == "auto" else precision, "flip": mirror}
     options = parse(set or [])
-    clash = [key for key in options if key in ("device", "precision", "alpha", "learning_rate", "batch_size", *made)]
+    clash = [key for key in options if key in not_of_a_backbone()]
     if clash:
         raise UserError(f"--set takes options of the backbone; {clash[0]} is none")
     given = {key: value for key, value in made.items() if value is not None} | options
@@ -109,13 +108,13 @@ def predict(
     device
         auto, cpu, cuda, cuda:1, mps.
     """
-    from recollect.cli.console import stdout
+    from recollect.cli.console import print_json, stdout
     from recollect.cli.predicting import predict_images, print_predictions
     from recollect.errors import UserError
 
     found = predict_images(model, images, task, top, min_probability, device)
     if json:
-        print(json_module.dumps(found, indent=1, ensure_ascii=False))
+        print_json(found)
     else:
         print_predictions(stdout(), found)
     unread = [each["path"] for each in found if "error" in each]

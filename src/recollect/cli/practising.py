@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import shutil
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,6 +16,7 @@ from rich.progress import track
 from rich.table import Table
 
 from recollect.audit import take_stock
+from recollect.cli.console import print_json
 from recollect.cli.predicting import pictures_under
 from recollect.cli.progress import ProgressBar
 from recollect.deploy.classifier import ContinualClassifier
@@ -23,13 +25,14 @@ from recollect.deploy.folder import (
     UNFINISHED,
     current,
     finish,
-    is_ours,
     load_model,
+    model_before,
     roll_back,
     save_version,
+    strangers_in,
     versions_of,
 )
-from recollect.deploy.learning import check_name
+from recollect.deploy.learning import check_name, identity_of
 from recollect.deploy.report import Checked, check, describe, measure_shift
 from recollect.deploy.report import as_json as check_as_json
 from recollect.engine import Runtime
@@ -38,6 +41,7 @@ from recollect.runs.lock import locked
 from recollect.sweeps.estimate import seconds_an_image
 
 FIRST_STAGES = 1.4  # what both stages take over plain training
+ROUNDING = 1e-6  # points by which shares of images may differ and be the same
 LATER_STAGES = 2.0  # the same with the old network beside the new one
 
 
@@ -53,35 +57,29 @@ def learn_task(
 ) -> None:
     """Read, estimate, learn, and only then change the model."""
     Runtime.choose(device, "fp32", threads)
-    check_name(task)
+    task = check_name(task)
     if folder.exists() and not (folder / "model.json").is_file():
         if not folder.is_dir():
             raise UserError(f"{folder} is a file; give a folder for the model, empty or new")
-        strangers = [p.name for p in folder.iterdir() if not is_ours(p.name)]
+        strangers = strangers_in(folder)
         if strangers:
             raise UserError(f"{folder} is no model folder, for it holds {strangers[0]!r}; give an empty or new one")
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         for left in folder.glob(f"model.json.*.{UNFINISHED}"):  # by a crash
             left.unlink()
-        if finish(folder, task):  # killed between the last steps
-            console.print(f"[bold]{escape(task)}[/] was learned already; what was left of that is cleared.")
-            return
-        if (folder / "model.json").exists() or versions_of(folder):
-            classifier = ContinualClassifier.load(folder, device=device)
-            if task in [each.name for each in classifier.tasks_]:
-                raise UserError(f"the task {task!r} is learned already; choose another name, or roll back to before it")
-            if made:
-                raise UserError(
-                    f"{folder} is made already; {', '.join(made)} cannot be changed: leave it out, or make a new model"
-                )
-        else:
-            classifier = ContinualClassifier(device=device, **made)
+        classifier, is_at_its_end = _opened(folder, task, made, device)
 
         def shown(paths: Iterable[Path], num: int) -> Iterable[Path]:
             return track(paths, "reading images", num, console=console, transient=True)
 
         data = read_labelled(images, classifier.settings.image_size, shown)
+        before = model_before(folder) if is_at_its_end else classifier.model if classifier.has_learned else None
+        if finish(folder, identity_of(classifier.settings, before, data, task)):
+            console.print(f"[bold]{escape(task)}[/] was learned already from these images; that model is in use.")
+            return
+        if is_at_its_end or (versions_of(folder) and not classifier.has_learned):
+            _refuse(folder, task)
         _print_estimate(console, classifier, len(data.images), data.count(), device, threads)
         with LearningBar(console, task) as bar:
             classifier.learn(data, task, work=folder / UNFINISHED, observer=bar, heed_signals=True,
@@ -105,6 +103,33 @@ def _counted(number: int, what: str, plural: str = "s") -> str:
     return f"{number} {what}{plural * (number != 1)}"
 
 
+def _opened(folder: Path, task: str, made: Mapping[str, Any], device: str) -> tuple[ContinualClassifier, bool]:
+    """The model to be taught, and whether it has this task already from a learn that was cut while it tidied up."""
+    was_cut = (folder / UNFINISHED).is_dir()
+    if not (folder / "model.json").exists() and (was_cut or not versions_of(folder)):
+        return ContinualClassifier(device=device, **made), False
+    classifier = ContinualClassifier.load(folder, device=device)
+    last = classifier.tasks_[-1]
+    if was_cut and last.name == task and {path.name for path in (folder / UNFINISHED).iterdir()} <= {last.learn}:
+        return classifier, True
+    if task in [each.name for each in classifier.tasks_]:
+        _refuse(folder, task)
+    if made:
+        names = ", ".join("--mirror" if key == "flip" else f"--{key.replace('_', '-')}" for key in made)
+        raise UserError(f"{folder} is made already, and {names} cannot be changed: leave it out, or make a new model")
+    return classifier, False
+
+
+def _refuse(folder: Path, task: str) -> NoReturn:
+    current(folder)  # says what is lost, if that is so
+    raise UserError(f"the task {task!r} is learned already; choose another name, or roll back to before it")
+
+
+def not_of_a_backbone() -> set[str]:
+    """Options of a classifier that are none of its backbone's."""
+    return {name for name in signature(ContinualClassifier).parameters if name != "backbone_options"}
+
+
 class LearningBar(ProgressBar):
     """The bar alone: what was learned is told in words of its own."""
 
@@ -118,7 +143,8 @@ def _print_estimate(
 ) -> None:
     settings = classifier.settings
     shape = (3, settings.image_size, settings.image_size)
-    each = seconds_an_image(settings.backbone, settings.backbone_options, shape, device, settings.precision, threads)
+    runtime = Runtime.choose(device, settings.precision, threads)
+    each = seconds_an_image(settings.backbone, settings.backbone_options, shape, runtime, settings.batch_size)
     stages = LATER_STAGES if classifier.has_learned else FIRST_STAGES
     minutes = stages * each * num * settings.epochs / 60
     listed = ", ".join(f"{escape(name)} {number}" for name, number in counts.items())
@@ -129,14 +155,19 @@ def _print_estimate(
 
 def inspect_model(console: Console, folder: Path, images: Path | None, device: str, *, as_json: bool) -> None:
     """Print what a model is and, with images, how far they lie from it."""
-    kept = sum(len(store) for store in take_stock(folder).stores)
-    about = describe(folder) | {"images_kept": kept}
+    about = describe(folder)
+    damaged = about["damaged_versions"]
+    whole = [name for name in about["versions"] if name not in damaged]
+    kept = sum(len(store) for name in whole for store in take_stock(folder / "versions" / name).stores)
+    about["images_kept"] = kept
     if images is not None:
         paths = pictures_under(images)
+        if not paths:
+            raise UserError(f"there are no images under {images}")
         classifier = ContinualClassifier.load(folder, device=device)
         about["shift"] = vars(measure_shift(classifier, read_images(paths, classifier.settings.image_size)))
     if as_json:
-        print(json.dumps(about, indent=1, ensure_ascii=False))
+        print_json(about)
         return
     titles = ("task", "classes", "images", "right when learned", "among all", "drift", "left of it")
     table = Table(*titles, box=None, padding=(0, 2))
@@ -146,7 +177,7 @@ def inspect_model(console: Console, folder: Path, images: Path | None, device: s
         table.add_row(escape(task["name"]), classes, str(sum(task["images"].values())), _percent(task["accuracy"]),
                       _percent(task["across"]), *drift)  # fmt: skip
     console.print(table)
-    others = [name for name in about["versions"] if name != about["version"]]
+    others = [name for name in whole if name != about["version"]]
     twice = {name: owners for name, owners in about["classes"].items() if len(owners) > 1}
     for name, owners in twice.items():
         console.print(f"{escape(name)} was learned in {', '.join(map(escape, owners))}; its probability is their sum.")
@@ -156,6 +187,9 @@ def inspect_model(console: Console, folder: Path, images: Path | None, device: s
         "Right when learned, of validation images: told their task, and among all classes then known.\n"
         "Drift is the RMSE that learning a task moved features by, and what its retrospector leaves of that."
     )
+    if damaged:
+        listed = ", ".join(escape(str(folder / "versions" / name)) for name in damaged)
+        console.print(f"Damaged, of no use, and free to be deleted: {listed}.")
     if about["unfinished_learn"]:
         console.print("A learn was cut; its command goes on with it.")
     if images is not None:
@@ -190,8 +224,7 @@ def check_model(
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
         found = check(folder, images, device, keep=False)
-        if not as_json:
-            console.print(f"{escape(str(folder))} cannot be written: these figures are not kept for later checks.")
+        warnings.warn(f"{folder} cannot be written: these figures are not kept for later checks", stacklevel=2)
     objections = [(each.task, why) for each in found for why in _objections(each, max_forgetting, min_accuracy)]
     tested = {each.task for each in found}
     untested = [task.name for task in load_model(folder).tasks if task.name not in tested]
@@ -202,7 +235,7 @@ def check_model(
             "tasks": [check_as_json(each) for each in found],
             "untested": untested,
         }
-        print(json.dumps(about, indent=1, ensure_ascii=False))
+        print_json(about)
         return 1 if objections else 0
     titles = ("task", "images", "task known", "before", "forgotten", "", "task unknown", "before")
     table = Table(*titles, box=None, padding=(0, 2))
@@ -224,11 +257,11 @@ def check_model(
 def _objections(checked: Checked, max_forgetting: float | None, min_accuracy: float | None) -> Iterator[str]:
     """Why a task does not pass the gate."""
     lost = checked.forgetting
-    if max_forgetting is not None and lost is not None and lost > max_forgetting:
+    if max_forgetting is not None and lost is not None and lost > max_forgetting + ROUNDING:
         yield f"has lost more than {max_forgetting:g} points"
     if max_forgetting is not None and lost is None and not checked.is_newest:
         yield "has no figure from when it was learned to compare with"
-    if min_accuracy is not None and checked.across < min_accuracy:
+    if min_accuracy is not None and checked.across < min_accuracy - ROUNDING:
         yield f"is right below {min_accuracy:g} % with the task unknown"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.data import UNKNOWN, read_images
+from recollect.deploy.learning import check_name
 from recollect.errors import UserError
 from recollect.streams.images import SUFFIXES, is_litter
 
@@ -29,13 +31,13 @@ def predict_images(
     if not 0 <= min_probability <= 1:
         raise UserError(f"--min-probability lies between 0 and 1, got {min_probability:g}")
     classifier = ContinualClassifier.load(folder, device=device)
+    task = None if task is None else check_name(task)
     tasks = classifier.tasks_
-    names = classifier.classes_
+    names = classifier.classes_.tolist()
     if task is not None:
         names = list(next((t.classes for t in tasks if t.name == task), ()))
     found: list[dict[str, Any]] = []
-    files = [file for path in paths for file in (pictures_under(path) if path.is_dir() else [path])]
-    for path, row in _rows(classifier, files, task):
+    for path, row in _rows(classifier, list(_files(paths)), task):
         if isinstance(row, str):
             found.append({"path": str(path), "class": None, "probability": None, "task": None, "top": [], "error": row})
             continue
@@ -49,6 +51,12 @@ def predict_images(
     return found
 
 
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """Files as they are and those of folders; a folder without images stays, and cannot be read."""
+    for path in paths:
+        yield from (pictures_under(path) or [path]) if path.is_dir() else [path]
+
+
 def _rows(
     classifier: ContinualClassifier, files: Sequence[Path], task: str | None
 ) -> Iterator[tuple[Path, np.ndarray | str]]:
@@ -57,6 +65,8 @@ def _rows(
         pictures: dict[Path, Any] = {}
         for path in files[start : start + CHUNK]:
             try:
+                if path.is_dir():
+                    raise UserError(f"there are no images under {path}")
                 pictures[path] = read_images([path], classifier.settings.image_size)[0]
             except UserError as error:
                 pictures[path] = str(error)
@@ -67,15 +77,21 @@ def _rows(
 
 
 def pictures_under(folder: Path) -> list[Path]:
-    """All images of a folder and its sub-folders, in order; says what else lies there."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not is_litter(path)]
-    found = [path for path in files if path.suffix.lower() in SUFFIXES]
+    """All images of a folder and its sub-folders, in order, links followed; says what else lies there."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder")
+    files: list[Path] = []
+    been: set[Path] = set()
+    for place, below, names in os.walk(folder, followlinks=True):
+        here = Path(place).resolve()
+        below[:] = [] if here in been else [name for name in below if not is_litter(Path(name))]
+        files += [Path(place, name) for name in names if here not in been and not is_litter(Path(name))]
+        been.add(here)
+    found = sorted(path for path in files if path.suffix.lower() in SUFFIXES)
     left = len(files) - len(found)
     if left:
         kinds = sorted({path.suffix or "no ending" for path in files if path.suffix.lower() not in SUFFIXES})
         warnings.warn(f"{left} files under {folder} that are no images are left out: {', '.join(kinds)}", stacklevel=2)
-    if not found:
-        raise UserError(f"there are no images under {folder}" if folder.is_dir() else f"{folder} is no folder")
     return found
 
 

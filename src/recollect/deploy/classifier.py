@@ -7,7 +7,7 @@
 >>> images[names == "dark"] //= 4
 >>> model = ContinualClassifier(backbone="convnet", image_size=32, epochs=2)
 >>> model = model.learn((images, names), task="may")
->>> model.classes_
+>>> model.classes_.tolist()
 ['dark', 'light']
 >>> model.predict_proba(images[:3]).shape
 (3, 2)
@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from recollect.deploy.data import Labelled, class_name, read_images, read_labelled
 from recollect.deploy.folder import load_model, save_version
-from recollect.deploy.learning import learn
+from recollect.deploy.learning import check_name, learn
 from recollect.deploy.model import LearnedTask, Model, Settings
-from recollect.deploy.reading import Reader
+from recollect.deploy.reading import Reader, check_backbone
 from recollect.engine import Observer, Runtime
 from recollect.engine.runtime import to_host
 from recollect.errors import UserError
@@ -106,9 +106,9 @@ class ContinualClassifier:
         return list(self.model.tasks)
 
     @property
-    def classes_(self) -> list[str]:
-        """All classes, in the order in which they first came."""
-        return list(dict.fromkeys(name for task in self.model.tasks for name in task.classes))
+    def classes_(self) -> np.ndarray:
+        """The names of all classes, in the order in which they first came."""
+        return np.array(list(dict.fromkeys(name for task in self.model.tasks for name in task.classes)))
 
     @property
     def settings(self) -> Settings:
@@ -161,19 +161,20 @@ class ContinualClassifier:
         if task is not None:
             return to_array(self.reader.probabilities(images, self._index(task)))
         units = self.reader.probabilities(images)
-        owner = torch.tensor([self.classes_.index(name) for each in self.model.tasks for name in each.classes])
-        found = torch.zeros(len(units), len(self.classes_))
+        names = self.classes_.tolist()
+        owner = torch.tensor([names.index(name) for each in self.model.tasks for name in each.classes])
+        found = torch.zeros(len(units), len(names))
         return to_array(found.index_add_(1, owner, units))
 
-    def predict(self, x: Any, task: str | None = None) -> list[str]:
-        """The likeliest class of each image."""
-        names = self.classes_ if task is None else list(self.model.tasks[self._index(task)].classes)
-        return [names[place] for place in self.predict_proba(x, task).argmax(axis=1)]
+    def predict(self, x: Any, task: str | None = None) -> np.ndarray:
+        """The name of the likeliest class of each image."""
+        names = self.classes_ if task is None else np.array(self.model.tasks[self._index(task)].classes)
+        return np.asarray(names[self.predict_proba(x, task).argmax(axis=1)])
 
     def score(self, x: Any, y: Sequence[Any], task: str | None = None) -> float:
         """The share of images classified right."""
         found = self.predict(x, task)
-        if len(found) != len(y) or not found:
+        if len(found) != len(y) or not len(found):
             raise UserError(f"give one label an image, and at least one; got {len(found)} images, {len(y)} labels")
         return float(np.mean([name == class_name(label) for name, label in zip(found, y, strict=True)]))
 
@@ -204,6 +205,7 @@ class ContinualClassifier:
     @classmethod
     def of(cls, model: Model, *, backbone: nn.Module | None = None, device: str = "auto") -> Self:
         """From a version of a model."""
+        check_backbone(model.settings, backbone)
         found = cls.__new__(cls)
         found._module, found._device, found._settings = backbone, device, model.settings
         found._model, found._reader = model, None
@@ -221,9 +223,10 @@ class ContinualClassifier:
 
     def _index(self, task: str) -> int:
         names = [each.name for each in self.model.tasks]
-        if task not in names:
+        found = check_name(task)
+        if found not in names:
             raise UserError(f"there is no task {task!r}; the model has learned {', '.join(names)}")
-        return names.index(task)
+        return names.index(found)
 
 
 def check_options(backbone: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,8 +54,11 @@ def read_labelled(data: Any, size: int, progress: Progress = lambda paths, num: 
     if isinstance(data, tuple | list) and len(data) == 2 and not _is_pair(data[0]):
         images, labels = data
         return _joined([_sized(image, size) for image in images], [class_name(label) for label in labels])
-    pairs = list(_pairs(data))
-    return _joined([_sized(image, size) for image, _ in pairs], [class_name(label) for _, label in pairs])
+    sized, names = [], []
+    for image, label in _pairs(data):  # one at a time: photos are far larger than what is made of them
+        sized.append(_sized(image, size))
+        names.append(class_name(label))
+    return _joined(sized, names)
 
 
 def read_images(data: Any, size: int) -> Tensor:
@@ -108,16 +111,37 @@ def _open(path: Path) -> io.BytesIO:
 
 
 def _pairs(data: Any) -> Iterator[tuple[Any, Any]]:
-    """Images and labels one by one, of a DataLoader's batches or of a Dataset's items."""
+    """Images and labels one by one, of a DataLoader's batches or of a Dataset's items; its classes name the labels."""
     if isinstance(data, torch.utils.data.DataLoader):
+        named = _namer(data.dataset)
         for batch in data:
-            yield from zip(*_two(batch), strict=True)
+            for image, label in zip(*_two(batch), strict=True):
+                yield image, named(label)
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        named = _namer(data)
         for index in range(len(data)):
-            yield _two(data[index])
+            image, label = _two(data[index])
+            yield image, named(label)
     else:
         kind = type(data).__name__
         raise UserError(f"cannot learn from a {kind}; give a folder, a pair of arrays, a Dataset or a DataLoader")
+
+
+def _namer(dataset: Any) -> Callable[[Any], Any]:
+    """What a label is called: a number is a place among the dataset's `classes`, if it has them."""
+    while not hasattr(dataset, "classes") and hasattr(dataset, "dataset"):  # a part of another
+        dataset = dataset.dataset
+    classes = list(getattr(dataset, "classes", ()))
+
+    def named(label: Any) -> Any:
+        place = label.tolist() if hasattr(label, "tolist") else label
+        if not classes or not isinstance(place, int):
+            return label
+        if not 0 <= place < len(classes):
+            raise UserError(f"the label {place} is of none of the dataset's {len(classes)} classes")
+        return classes[place]
+
+    return named
 
 
 def _two(item: Any) -> tuple[Any, Any]:
@@ -135,14 +159,19 @@ def _is_pair(item: Any) -> bool:
 
 def _sized(image: Any, size: int) -> Tensor:
     """One image of any kind as bytes [3, size, size]: its middle square, resized."""
-    picture = upright(image) if isinstance(image, Image.Image) else _picture(image).convert("RGB")
+    try:
+        picture = upright(image) if isinstance(image, Image.Image) else _picture(image).convert("RGB")
+    except (OSError, ValueError) as error:  # of a picture that is damaged, or has pixels of another kind
+        raise UserError(f"an image cannot be read ({error}); replace it or take it out") from error
     if picture.size != (size, size):
         picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1)))
 
 
 def _picture(image: Any) -> Image.Image:
-    array = np.asarray(to_host(image.float()) if isinstance(image, Tensor) and image.is_floating_point() else image)
+    if isinstance(image, Tensor):
+        image = to_host(image.float() if image.is_floating_point() else image)
+    array = np.asarray(image)
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim != 3 or not array.size or (array.shape[0] not in (1, 3) and array.shape[2] not in (1, 3)):

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.deploy.classifier import ContinualClassifier
+from recollect.engine.checkpoint import sync
 from recollect.errors import UserError
 
 PREPROCESSING = (
@@ -44,7 +45,7 @@ class Graph(nn.Module):
         mean, std = (torch.tensor(each)[:, None, None] for each in (model.mean, model.std))
         self.register_buffer("scale", 1 / (255 * std))
         self.register_buffer("shift", mean / std)
-        classes = classifier.classes_
+        classes = classifier.classes_.tolist()
         units = [name for task in model.tasks for name in task.classes]
         owner = torch.zeros(len(units), len(classes))
         owner[torch.arange(len(units)), torch.tensor([classes.index(name) for name in units])] = 1.0
@@ -113,14 +114,18 @@ def export(classifier: ContinualClassifier, path: Path) -> None:
         entry.key, entry.value = key, value
     onnx.checker.check_model(model)
     aside = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
-    aside.write_bytes(model.SerializeToString())
-    os.replace(aside, path)
+    try:
+        aside.write_bytes(model.SerializeToString())
+        sync(aside)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _metadata(classifier: ContinualClassifier) -> dict[str, str]:
     tasks = [{"name": task.name, "classes": list(task.classes)} for task in classifier.tasks_]
     return {
-        "recollect.classes": json.dumps(classifier.classes_, ensure_ascii=False),
+        "recollect.classes": json.dumps(classifier.classes_.tolist(), ensure_ascii=False),
         "recollect.tasks": json.dumps(tasks, ensure_ascii=False),
         "recollect.image_size": str(classifier.settings.image_size),
         "recollect.preprocessing": PREPROCESSING,

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,9 +25,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
 from recollect.deploy.model import FORMAT, LearnedTask, Model, Settings, Typical
-from recollect.engine.checkpoint import sync
+from recollect.engine.checkpoint import apart, sync
 from recollect.errors import UserError
 from recollect.runs import write_json
+from recollect.streams.images import is_litter
 
 UNFINISHED = "unfinished"
 KEPT = 5  # versions; older ones go
@@ -48,7 +50,7 @@ def save_version(folder: Path, model: Model) -> str:
         aside.mkdir()
         weights = aside / "weights.safetensors"
         try:
-            save_file({key: tensor.contiguous() for key, tensor in model.tensors.items()}, weights)
+            save_file(apart(model.tensors), weights)
             sync(weights)
             about = model.to_json() | {"sha256": _hash(weights), "checks": _checks_so_far(folder) | model.checks}
             write_json(aside / "model.json", _sealed(about))
@@ -75,19 +77,25 @@ def _checks_so_far(folder: Path) -> dict[str, Any]:
 def _refuse_another(folder: Path, known: Mapping[str, Any], mine: Sequence[Any]) -> None:
     """A folder takes versions that go on from its current one, and nothing else's."""
     if not (folder / "model.json").exists():
-        strangers = [path.name for path in folder.iterdir() if not is_ours(path.name)] if folder.exists() else []
-        if strangers or known:
-            what = f"it holds {strangers[0]}" if strangers else "it has versions but no model.json"
-            raise UserError(f"{folder} cannot take this model: {what}; give an empty or new folder")
+        strangers = strangers_in(folder)
+        if strangers:
+            raise UserError(f"{folder} cannot take this model: it holds {strangers[0]}; give an empty or new folder")
+        if known and _plain(mine) not in known.values():  # nor is it this one, cut before its pointer was written
+            current(folder)  # says what is lost, and the way back
         return
     held = known.get(current(folder))
     if held is None or held != _plain(mine)[: len(held)]:
         raise UserError(f"{folder} holds another model; save this one to an empty or new folder")
 
 
-def is_ours(name: str) -> bool:
-    """Whether a file or folder in a model folder is one of ours, or what a crash left of one."""
-    return name in ("model.json", "versions", "lock", UNFINISHED) or name.endswith(f".{UNFINISHED}")
+def strangers_in(folder: Path) -> list[str]:
+    """What in a folder is not of a model, nor what a crash left of one, nor what systems leave anywhere."""
+
+    def is_ours(path: Path) -> bool:
+        known = path.name in ("model.json", "versions", "lock", UNFINISHED) or path.name.endswith(f".{UNFINISHED}")
+        return known or is_litter(path)
+
+    return sorted(path.name for path in folder.iterdir() if not is_ours(path)) if folder.exists() else []
 
 
 def _prune(folder: Path, tasks: Sequence[Any]) -> None:
@@ -145,23 +153,22 @@ def point_to(folder: Path, name: str) -> None:
     sync(folder)
 
 
-def finish(folder: Path, task: str) -> bool:
-    """End a learn that was cut after its version was written: make that the current one; whether there was such."""
-    known = _lineages(folder)
-    try:
-        held = known.get(current(folder), [])
-    except UserError:  # there is no pointer yet
-        held = []
-    left = folder / UNFINISHED
-    learns = {path.name for path in left.iterdir() if path.is_dir()} if left.is_dir() else None
-    for name, tasks in known.items():
-        is_its = learns is not None and learns <= {tasks[-1]["learn"]}  # and not of another learn that was cut
-        if is_its and tasks[-1]["name"] == task and held in (tasks, tasks[:-1]):
+def finish(folder: Path, learn: str) -> bool:
+    """Where a learn has its version already, because it was cut after that or rolled back: make it the current one."""
+    for name, tasks in _lineages(folder).items():
+        if tasks[-1]["learn"] == learn:
             load_model(folder, name)
             point_to(folder, name)
-            shutil.rmtree(left)
+            shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
             return True
     return False
+
+
+def model_before(folder: Path) -> Model | None:
+    """The version that the current one came from, if it is kept."""
+    known = _lineages(folder)
+    tasks = known.get(current(folder), [])
+    return next((load_model(folder, name) for name, held in known.items() if tasks and held == tasks[:-1]), None)
 
 
 def current(folder: Path) -> str:
@@ -200,7 +207,7 @@ def roll_back(folder: Path, to: str) -> str:
 
     Of several that end with the task, one that the current version came from counts.
     """
-    known = _lineages(folder)
+    known, to = _lineages(folder), unicodedata.normalize("NFC", to)
     named = [name for name, tasks in known.items() if to in (name, tasks[-1]["name"])]
     try:
         tasks = known.get(current(folder), [])

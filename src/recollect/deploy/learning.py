@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import shutil
+import unicodedata
 import warnings
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -26,6 +27,7 @@ from recollect.deploy.data import Labelled
 from recollect.deploy.model import LearnedTask, Model, Settings, Typical
 from recollect.deploy.reading import Reader, build, fit_temperature, infos, kept, pixels_of, whole
 from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, Training, checkpoint, listening
+from recollect.engine.runtime import to_host
 from recollect.errors import UserError
 from recollect.metrics import rmse, squared_error
 from recollect.rng import Key
@@ -51,10 +53,12 @@ def learn(
     heed_signals: bool = False,
 ) -> Model:
     """The model after one more task; a learn of the same data that was cut goes on from its checkpoints in `work`."""
-    check_name(name)
+    name = check_name(name)
     past = model.tasks if model else ()
     if name in {task.name for task in past}:
         raise UserError(f"the task {name!r} is learned already; choose another name, or roll back to before it")
+    if len(data.images) < 2:
+        raise UserError(f"one image alone (of {data.class_names[0]!r}) cannot be learned from; give some more")
     warn_of(data)
     if not past and len(data.class_names) == 1:
         warnings.warn(
@@ -72,7 +76,7 @@ def learn(
     old = [Task(each, empty, empty, empty) for each in infos(before)]
     shape = (3, settings.image_size, settings.image_size)
     stream = Stream("images", (*old, Task(info, train, validation, validation)), pixels_of(before), shape, data.digest)
-    identity = _identity(before, data, name)
+    identity = identity_of(settings, model, data, name, backbone)
     place = work / identity
     if checkpoint.newest(place) is None:
         _drop_others(work)
@@ -102,12 +106,13 @@ def _drop_others(work: Path) -> None:
             shutil.rmtree(path)
 
 
-def check_name(task: Any) -> None:
-    """A task's name is also a folder's, of test images."""
+def check_name(task: Any) -> str:
+    """A task's name, which is also a folder's of test images, with each letter written in one way."""
     if not isinstance(task, str) or not task.strip() or len(task) > 100 or task.startswith("."):
         raise UserError(f"a task's name is a text of 1 to 100 letters that does not begin with a dot, got {task!r}")
     if set(task) & set("/\\") or not task.isprintable():
         raise UserError(f"a task's name has no slash and nothing that cannot be printed, got {task!r}")
+    return unicodedata.normalize("NFC", task)
 
 
 def warn_of(data: Labelled) -> None:
@@ -150,11 +155,16 @@ def _split(data: Labelled, seed: int, task: int, first_unit: int) -> tuple[Split
     )
 
 
-def _identity(before: Model, data: Labelled, name: str) -> str:
+def identity_of(
+    settings: Settings, model: Model | None, data: Labelled, name: str, backbone: nn.Module | None = None
+) -> str:
     """Names a learn, so that only the same one goes on with its checkpoints."""
-    found = hashlib.sha256(json.dumps([asdict(before.settings), name, data.digest, len(before.tasks)]).encode())
-    for key in sorted(before.tensors):
-        found.update(np.asarray(before.tensors[key].contiguous().flatten().view(torch.uint8)).data)
+    trained = [parameter.requires_grad for parameter in backbone.parameters()] if backbone else []
+    said = [asdict(settings), name, data.digest, len(model.tasks) if model else 0, *trained]
+    found = hashlib.sha256(json.dumps(said).encode())
+    tensors = model.tensors if model else backbone.state_dict() if backbone else {}
+    for key in sorted(tensors):
+        found.update(np.asarray(to_host(tensors[key]).contiguous().flatten().view(torch.uint8)).data)
     return found.hexdigest()[:32]
 
 
@@ -234,4 +244,4 @@ def _with_the_hop_that_helps(
 
 
 def _percent(right: Tensor) -> float:
-    return 100 * float(right.float().mean())
+    return 100 * int(right.sum()) / len(right)

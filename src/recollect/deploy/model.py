@@ -33,7 +33,7 @@ class Settings:
         numbers = {
             "image_size": (16, 1024),
             "epochs": (1, 100_000),
-            "batch_size": (1, 65_536),
+            "batch_size": (2, 65_536),
             "patience": (0, 100_000),
         }
         for name, (least, most) in numbers.items():

@@ -20,6 +20,7 @@ from recollect.methods._rfe_config import RFEConfig
 from recollect.methods.rfe import RFELearner
 from recollect.nets import Network, as_backbone, backbones
 from recollect.nets.weights import restoring
+from recollect.registry import lookup
 from recollect.rng import Key
 from recollect.streams import Pixels, TaskInfo
 
@@ -42,8 +43,7 @@ def build(
     """A learner as the settings say, before its first task; one to be restored needs no pretrained weights."""
     key = Key(settings.seed) / "learner"
     shape = (3, settings.image_size, settings.image_size)
-    if (backbone is not None) != (settings.backbone == "own"):
-        raise UserError("this model has a backbone of your own; give the same module as backbone=")
+    check_backbone(settings, backbone)
     backbone = deepcopy(backbone)  # the caller's own stays as it is
     if backbone is None:
         with (key / "backbone").initialising(), restoring() if restored else nullcontext():
@@ -53,6 +53,17 @@ def build(
     learner = methods()["rfe"].learner(Network(as_backbone(backbone, shape), key), config, Setup(shape, schedule, key))
     assert isinstance(learner, RFELearner)
     return learner
+
+
+def check_backbone(settings: Settings, backbone: nn.Module | None) -> None:
+    """Whether a module is given where the model has one of the user's own, and only there."""
+    if settings.backbone == "own":
+        if backbone is None:
+            raise UserError("this model has a backbone of your own; give the same module as backbone=")
+    elif backbone is not None:
+        raise UserError(f"this model has the backbone {settings.backbone!r} and takes no other; leave backbone= out")
+    else:
+        lookup("backbone", backbones(), settings.backbone)  # a package that brought it may be gone
 
 
 def infos(model: Model) -> list[TaskInfo]:

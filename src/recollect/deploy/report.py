@@ -13,7 +13,9 @@ import numpy as np
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.data import Labelled, read_labelled
 from recollect.deploy.folder import UNFINISHED, current, load_model, note_checks, versions_of
+from recollect.deploy.learning import check_name
 from recollect.errors import UserError
+from recollect.streams.images import is_litter
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -24,6 +26,7 @@ def describe(folder: Path) -> dict[str, Any]:
     return {
         "version": name,
         "versions": versions_of(folder),
+        "damaged_versions": _damaged(folder),
         "settings": vars(model.settings),
         "tasks": [asdict(task) for task in model.tasks],
         "classes": _owners(folder),
@@ -31,6 +34,17 @@ def describe(folder: Path) -> dict[str, Any]:
         "values": sum(tensor.numel() for tensor in model.tensors.values()),
         "unfinished_learn": (folder / UNFINISHED).exists(),
     }
+
+
+def _damaged(folder: Path) -> list[str]:
+    """Versions that cannot be gone back to."""
+    found = []
+    for name in versions_of(folder):
+        try:
+            load_model(folder, name)
+        except UserError:
+            found.append(name)
+    return found
 
 
 def _owners(folder: Path) -> dict[str, list[str]]:
@@ -60,8 +74,9 @@ class Shift:
 def measure_shift(classifier: ContinualClassifier, images: Any) -> Shift:
     """On unlabelled images."""
     task, typical = classifier.tasks_[-1].name, classifier.model.typical
-    if typical is None:
-        raise UserError(f"no images were held out when {task!r} was learned: there is nothing to compare with")
+    if typical is None or typical.num_images < 2:
+        held = "no images were" if typical is None else "only one image was"
+        raise UserError(f"{held} held out when {task!r} was learned: there is nothing to compare with")
     mean, deviation = np.array(typical.mean), np.array(typical.deviation)
     alive = deviation > 1e-6 * deviation.max()
     moved = ((classifier.features(images).mean(axis=0) - mean)[alive] / deviation[alive]) ** 2
@@ -113,8 +128,8 @@ def check(folder: Path, images: Path, device: str = "auto", *, keep: bool = True
         raise UserError(
             f"{images} is no folder; give one with a sub-folder for each task, and in it one for each class"
         )
-    there = sorted(path.name for path in images.iterdir() if path.is_dir() and not path.name.startswith("."))
-    names, strangers = ([name for name in there if (name in tasks) == known] for known in (True, False))
+    places = {check_name(p.name): p for p in sorted(images.iterdir()) if p.is_dir() and not is_litter(p)}
+    names, strangers = ([name for name in places if (name in tasks) == known] for known in (True, False))
     if not names:
         what = f"{images / strangers[0]} is of no task" if strangers else f"{images} has no sub-folders"
         raise UserError(f"{what}; name them as the tasks learned: {', '.join(tasks)}")
@@ -124,7 +139,7 @@ def check(folder: Path, images: Path, device: str = "auto", *, keep: bool = True
     newest = classifier.tasks_[-1].name
     found, checks = [], {key: dict(value) for key, value in classifier.model.checks.items()}
     for name in sorted(names, key=list(tasks).index):
-        data = read_labelled(images / name, classifier.settings.image_size)
+        data = read_labelled(places[name], classifier.settings.image_size)
         _refuse_unknown(data, name, tasks[name].classes)
         labels = [data.class_names[label] for label in data.labels.tolist()]
         within, across = (100 * classifier.score(data.images, labels, task) for task in (name, None))

@@ -63,7 +63,7 @@ def _save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
     weights = aside / "state.safetensors"
-    save_file({name: to_host(tensor).contiguous() for name, tensor in tensors.items()}, weights)
+    save_file(apart({name: to_host(tensor) for name, tensor in tensors.items()}), weights)
     sync(weights)
     about = {"format": FORMAT, "run": run, "sha256": _hash(weights), "state": state}
     about["check"] = _check(about)
@@ -81,6 +81,18 @@ def _save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping
     for old in (*folder.glob(f"*{REPLACED}"), *ordered(folder)[:-KEPT]):
         shutil.rmtree(old, ignore_errors=True)
     return final
+
+
+def apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor in memory of its own, as the format wants it: a layer may go by two names."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        whole = tensor.contiguous()
+        place = whole.untyped_storage().data_ptr()
+        found[name] = whole.clone() if place in seen else whole
+        seen.add(place)
+    return found
 
 
 def ordered(folder: Path) -> list[Path]:

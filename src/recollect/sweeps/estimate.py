@@ -73,10 +73,14 @@ class Estimator:
 
 
 def seconds_an_image(
-    backbone: str, options: Mapping[str, Any], shape: tuple[int, int, int], device: str, precision: str, threads: int
+    backbone: str,
+    options: Mapping[str, Any],
+    shape: tuple[int, int, int],
+    runtime: Runtime,
+    batch_size: int = BATCH,
 ) -> float:
-    """Of training such a backbone here, by timing a few steps."""
-    return _seconds(_network(backbone, options, shape), shape, Runtime.choose(device, precision, threads))
+    """Of training such a backbone here, by timing a few steps of at most so many images."""
+    return _seconds(_network(backbone, options, shape), shape, runtime, min(batch_size, BATCH))
 
 
 def _network(backbone: str, options: Mapping[str, Any], shape: tuple[int, int, int]) -> nn.Module:
@@ -89,10 +93,10 @@ def _network(backbone: str, options: Mapping[str, Any], shape: tuple[int, int, i
     return nn.Sequential(made, nn.Linear(feature_dim, 10))
 
 
-def _seconds(network: nn.Module, shape: tuple[int, int, int], runtime: Runtime) -> float:
+def _seconds(network: nn.Module, shape: tuple[int, int, int], runtime: Runtime, batch_size: int = BATCH) -> float:
     runtime.place(network)
-    images = torch.randn(BATCH, *shape).to(runtime.device)
-    return min(_step(network, images, runtime) for _ in range(STEPS + 1)) / BATCH
+    images = torch.randn(max(batch_size, 2), *shape).to(runtime.device)  # BatchNorm wants two
+    return min(_step(network, images, runtime) for _ in range(STEPS + 1)) / len(images)
 
 
 def _step(network: nn.Module, images: torch.Tensor, runtime: Runtime) -> float:
