@@ -23,7 +23,7 @@ from speed import ratios_of
 
 from recollect.report.claims import CLOSE, FAILS, HOLDS, OPEN, REHEARSAL, Claim, claims, earned
 from recollect.report.collect import Experiment, Result, Variant, collect
-from recollect.report.figures import draw_curves, draw_matrices, draw_rmse, draw_scatter
+from recollect.report.figures import COLOURS, draw_curves, draw_matrices, draw_rmse, draw_scatter
 from recollect.report.paper import accuracy
 from recollect.report.sheets import named, sheets
 from recollect.report.stats import difference, known, of_gaps
@@ -58,10 +58,10 @@ SCARCE = 100  # exemplars, whose runs are apart
 USUAL = 500  # exemplars, as in the paper
 STORY = {  # what the first picture shows: colour and style
     "joint": ("joint, sees all data at once", "black", ":"),
-    "rfe": ("RFE, keeps no image", "tab:green", "-"),
-    "derpp": ("replay (DER++), keeps 500 images", "tab:purple", "-"),
-    "er": ("replay (ER), keeps 500 images", "tab:orange", "-"),
-    "finetune": ("fine-tuning, keeps no image", "tab:red", "-"),
+    "rfe": ("RFE, keeps no image", COLOURS["rfe"], "-"),
+    "derpp": ("replay (DER++), keeps 500 images", COLOURS["derpp"], "-"),
+    "er": ("replay (ER), keeps 500 images", COLOURS["er"], "-"),
+    "finetune": ("fine-tuning, keeps no image", COLOURS["finetune"], "-"),
 }
 
 
@@ -90,17 +90,6 @@ def variant(whole: Experiment, method: str, memory: int = 0, **own: Any) -> Vari
     return found[0] if found else None
 
 
-def whole_seeds(found: Experiment) -> Experiment:
-    """Without seeds that only some methods have, so that means compare; variants with options of their own stay."""
-    plain = [v for v in found.variants if not v.own and v.method not in FORMS and v.memory != SCARCE]
-    common = set.intersection(*(set(v.seeds) for v in plain))
-
-    def kept(v: Variant) -> Variant:
-        return replace(v, results=tuple(r for r in v.results if r["seed"] in common)) if v in plain else v
-
-    return replace(found, variants=tuple(kept(v) for v in found.variants))
-
-
 def the_main() -> Experiment:
     """Split CIFAR-100 in 5 tasks."""
     found = experiment(*TOGETHER)
@@ -113,9 +102,8 @@ def the_main() -> Experiment:
 
 def page() -> str:
     """The whole of docs/results.md."""
-    everything = the_main()
-    main = whole_seeds(everything)
-    parts = [_head(main), _claims(everything), _main(main), _others(), _many_tasks(), _drift(main), _alpha(main), _ablation(main),
+    main = the_main()
+    parts = [_head(main), _claims(main), _main(main), _others(), _many_tasks(), _drift(main), _alpha(main), _ablation(main),
              _statistics(), _averages(main), _weights(), _digits(), _processes(), _recall(), _scale(), _runs()]  # fmt: skip
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
@@ -259,7 +247,7 @@ def _units(main: Experiment) -> str:
     return f"""### Which units the cross-entropy sees
 
 RFE trains only the current task's head. Rehearsal, finetune and joint train all heads seen so far (`units=seen`), as in the paper's code base; `units=task` puts them on RFE's
-footing. That helps where the task is known and costs where it is not, so part of RFE's lead above belongs to this choice and not to retrospection; methods
+footing. That helps where the task is known, so part of RFE's lead above belongs to this choice and not to retrospection; methods
 that are not in this table were not run with `task`.
 
 {_table(["method", "TIL, seen", "TIL, task", "CIL, seen", "CIL, task", "RFE's lead in TIL, seen", "task", "seeds of task"], rows)}"""
@@ -441,16 +429,12 @@ def _ablation(main: Experiment) -> str:
         if gap and gap.mean > -10
         else ""
     )
-    rows = [
-        [v.method, spread(v.figures("til", "average_accuracy")), _lead(v, rfe), str(len(v.seeds))]
-        for v in shown.variants
-        if v.method != "rfe"
-    ]
+    rows = [[v.method, _lead(v, rfe)] for v in shown.variants if v.method != "rfe"]
     return f"""## Forms of the retrospector
 
 {_sheet(shown, "til")}
 
-{_table(["form", "TIL", "less rfe, same seeds", "seeds"], rows)}
+{_table(["form", "TIL, less rfe"], rows)}
 
 {collapse}
 
@@ -751,7 +735,7 @@ def readme() -> str:
 
 
 def _short() -> str:
-    main = whole_seeds(the_main())
+    main = the_main()
     names = [("joint", 0), ("rfe-p", 500), ("rfe-b", 500), ("rfe", 0), ("er-mkd", 500), ("derpp", 500), ("tamil", 500), ("er", 500),
              ("er-ace", 500), ("lwf", 0), ("ewc", 0), ("agem", 500), ("cls-er", 500), ("finetune", 0)]  # fmt: skip
     found = [v for v in (variant(main, *name) for name in names) if v]
@@ -796,7 +780,7 @@ def _chain_in_short(main: Experiment) -> str:
 
 def pictures() -> Iterator[tuple[str, Any, Callable[[Path], object]]]:
     """Of each picture its name, the figures it shows, and how to draw it."""
-    main = story = whole_seeds(the_main())
+    main = story = the_main()
     yield (
         "story.png",
         [
@@ -821,7 +805,7 @@ def pictures() -> Iterator[tuple[str, Any, Callable[[Path], object]]]:
     if long:
         yield (
             "long-chain.png",
-            [_drawn(long.variants, "til", "cil"), _by(draw_curves)],
+            [_drawn(long.variants, "til", "cil"), COLOURS, _by(draw_curves)],
             lambda path: draw_curves(long, path),
         )
     pca = variant(main, "rfe", alpha=0.0)

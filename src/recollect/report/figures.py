@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -77,15 +78,25 @@ def draw_experiment(experiment: Experiment, folder: Path) -> Iterator[Path]:
                 yield draw_scatter(result, short(named(variant)), folder / f"{start}-{own}-pca.png")
 
 
+COLOURS = {"rfe": "tab:green", "rfe-p": "limegreen", "rfe-b": "darkolivegreen", "er": "tab:orange",
+           "derpp": "tab:purple", "finetune": "tab:red", "tamil": "tab:blue", "cls-er": "tab:brown",
+           "er-mkd": "tab:pink", "er-ace": "goldenrod", "agem": "tab:cyan"}  # fmt: skip
+"""Of the methods of the paper, in every picture that has lines; others come as matplotlib picks."""
+
+
 def draw_curves(experiment: Experiment, path: Path) -> Path:
     """Average accuracy over the tasks learned so far, task known and unknown; mean over seeds."""
     figure = _figure(11, 4.2)
     axes = figure.subplots(1, 2, sharey=True)
     for place, (setting, title) in zip(axes, {"til": "task known", "cil": "task unknown"}.items(), strict=True):
-        for number, variant in enumerate(v for v in experiment.variants if v.method != "joint"):
+        seen: Counter[str] = Counter()
+        for variant in (v for v in experiment.variants if v.method != "joint"):
             means = [_row_mean(variant, setting, row) for row in range(experiment.num_tasks)]
-            style = ("-", "--", ":")[number // 10 % 3]
-            place.plot(range(1, len(means) + 1), means, style, marker=".", label=short(named(variant)))
+            style = ("-", "--", ":", "-.")[seen[variant.method] % 4]  # of one colour where a method comes several times
+            seen[variant.method] += 1
+            width = 2.5 if variant.method.startswith("rfe") else 1.2
+            place.plot(range(1, len(means) + 1), means, style, marker=".", linewidth=width,
+                       color=COLOURS.get(variant.method), label=short(named(variant)))  # fmt: skip
         place.set_title(title)
         place.set_xlabel("tasks learned")
         place.set_ylim(bottom=0)
