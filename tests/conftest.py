@@ -22,6 +22,11 @@ from recollect.rng import Key  # noqa: E402
 from recollect.streams import Stream, stream_from_tensors  # noqa: E402
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest go first, so that no process is left alone with them at the end."""
+    items.sort(key=lambda item: item.path.name not in ("test_demo.py", "test_cluster.py"))
+
+
 @pytest.fixture(autouse=True)
 def data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Downloads and caches go to a fresh folder."""
