@@ -216,6 +216,8 @@ def test_options_are_refused_by_the_names_they_were_given(tmp_path: Path) -> Non
 def test_pictures_in_hand_that_cannot_be_read_are_said() -> None:
     with pytest.raises(UserError, match="an image cannot be read .floating-point pixels.; replace it"):
         taught("may").predict([Image.fromarray(np.zeros((32, 32), np.float32))])
+    with pytest.raises(UserError, match="^an image has the shape"):
+        taught("may").predict([np.zeros((32, 32, 7), np.uint8)])
 
 
 def test_a_single_image_is_not_learned_from() -> None:

@@ -159,10 +159,13 @@ def _is_pair(item: Any) -> bool:
 
 def _sized(image: Any, size: int) -> Tensor:
     """One image of any kind as bytes [3, size, size]: its middle square, resized."""
-    try:
-        picture = upright(image) if isinstance(image, Image.Image) else _picture(image).convert("RGB")
-    except (OSError, ValueError) as error:  # of a picture that is damaged, or has pixels of another kind
-        raise UserError(f"an image cannot be read ({error}); replace it or take it out") from error
+    if isinstance(image, Image.Image):
+        try:
+            picture = upright(image)
+        except (OSError, ValueError) as error:  # it is damaged, or has pixels of another kind
+            raise UserError(f"an image cannot be read ({error}); replace it or take it out") from error
+    else:
+        picture = _picture(image).convert("RGB")
     if picture.size != (size, size):
         picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1)))
