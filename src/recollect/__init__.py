@@ -1,4 +1,4 @@
-"""recollect: keep training an image classifier on new tasks, forgetting little of old ones, keeping none of their data."""
+"""recollect: keep training an image classifier on new tasks, forgetting little of old ones, keeping no old data."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from cyclopts import App
 
 app = App(
     name="recollect",
-    help="Keep training an image classifier on new tasks, forgetting little of the old ones and keeping none of their data.",
+    help="Keep training an image classifier on new tasks, forgetting little of old ones, keeping no old data.",
     help_format="plaintext",
     version_flags=["--version"],
     suppress_keyboard_interrupt=False,
