@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,16 @@ _hook = install_import_hook([f"recollect.{module}" for module in CHECKED], "bear
 import torch  # noqa: E402
 
 from recollect.engine import Engine, Runtime, Training  # noqa: E402
+from recollect.engine.cpu_faults import survives_bf16  # noqa: E402
 from recollect.methods import Learner, Schedule, Setup, methods  # noqa: E402
 from recollect.nets import Network  # noqa: E402
 from recollect.nets.convnet import ConvNet  # noqa: E402
 from recollect.rng import Key  # noqa: E402
 from recollect.streams import Stream, stream_from_tensors  # noqa: E402
+
+if not survives_bf16():  # mixed precision is tested here too, with the instructions that work
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
+    survives_bf16.cache_clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

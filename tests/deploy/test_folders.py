@@ -25,7 +25,7 @@ from recollect.deploy.data import read_images, read_labelled
 from recollect.deploy.folder import current, roll_back
 from recollect.deploy.report import measure_shift
 from recollect.errors import UserError
-from recollect.runs.lock import locked
+from recollect.storage import lock_folder
 from tests.runs.test_runs import recollect
 
 SMALL: dict[str, Any] = {"image_size": 32, "epochs": 1, "device": "cpu", "precision": "fp32"}
@@ -355,7 +355,7 @@ def test_what_is_piped_is_neither_folded_nor_cut(folder: Path, tmp_path: Path) -
 
 def test_a_model_that_is_being_taught_is_not_read_for_another_learn(folder: Path, tmp_path: Path) -> None:
     root = photos(tmp_path / "p")
-    with locked(folder):
+    with lock_folder(folder):
         done = recollect("learn", folder, root, "--task", "august", "--device", "cpu")
     assert done.returncode == 2
     assert "images:" not in done.stdout  # nothing is read or estimated before it is refused

@@ -305,9 +305,9 @@ def test_a_folder_of_other_images_is_not_taken_for_done(tmp_path: Path) -> None:
 
 
 def test_a_second_sweep_of_a_folder_is_refused(preset: Path, tmp_path: Path) -> None:
-    from recollect.runs.lock import locked
+    from recollect.storage import lock_folder
 
-    with locked(tmp_path), pytest.raises(UserError, match="is working on"):
+    with lock_folder(tmp_path), pytest.raises(UserError, match="is working on"):
         sweep(plan(jobs_of(preset), tmp_path, device="cpu"), tmp_path, engine=in_process, **WORDS)
 
 

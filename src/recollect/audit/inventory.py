@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from recollect.errors import UserError
-from recollect.runs import read_json
+from recollect.storage import UNFINISHED, read_json
 
 KNOWN_FILES = {"config.json", "data.json", "events.jsonl", "result.json", "state.json", "model.json", "lock"}
 KINDS = (
@@ -128,12 +128,12 @@ def take_stock(folder: Path) -> Audit:
         elif not _is_known(path) or path.is_symlink():
             others.append(path)
     config = folder / "config.json"
-    settings = read_json(config) if config.exists() else {}
-    return Audit(folder, entries, stores, others, settings if isinstance(settings, dict) else {})
+    settings = read_json(config, dict[str, Any]) if config.exists() else {}
+    return Audit(folder, entries, stores, others, settings)
 
 
 def _is_known(path: Path) -> bool:
-    whole = re.sub(r"\.\d+\.unfinished$", "", path.name)  # what a crash left of a file
+    whole = re.sub(rf"\.[0-9a-f]+{UNFINISHED}$", "", path.name)  # what a crash left of a file
     return whole in KNOWN_FILES or (path.parent.name == "tensorboard" and path.name.startswith("events.out."))
 
 

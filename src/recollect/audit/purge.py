@@ -10,7 +10,7 @@ from torch import Tensor
 from recollect.audit.inventory import take_stock
 from recollect.engine import checkpoint
 from recollect.errors import UserError
-from recollect.runs.lock import locked
+from recollect.storage import lock_folder
 
 
 def purge(folder: Path, task: int) -> int:
@@ -22,7 +22,7 @@ def purge(folder: Path, task: int) -> int:
         raise UserError(f"tasks count from 1, got {task}")
     take_stock(folder)  # refuses what is no folder, or could not be verified afterwards
     removed = 0
-    with locked(folder):
+    with lock_folder(folder):
         for path in checkpoint.ordered(folder / "checkpoint"):
             found = checkpoint.load_one(path)
             num = sum(_empty(found.tensors, name.removesuffix(".images"), task - 1) for name in _stores(found.tensors))

@@ -16,7 +16,7 @@ from rich.table import Table
 from recollect.audit import Audit, Finding, Searcher, files_of, read_images, take_stock
 from recollect.deploy import load_model
 from recollect.errors import UserError
-from recollect.runs import read_json
+from recollect.storage import read_json
 
 MOST_LINES = 20  # of a kind
 LIMITS = "This lists what is stored. It does not prove that weights reveal nothing about the images they learned from."
@@ -66,7 +66,7 @@ def _search(folder: Path, against: Path) -> Search:
         size = load_model(folder).settings.image_size
         shape: Any = [3, size, size]
     else:
-        shape = read_json(data).get("image_shape") if data.exists() else None
+        shape = read_json(data, dict[str, Any]).get("image_shape") if data.exists() else None
     if not isinstance(shape, list) or len(shape) != 3:
         raise UserError(f"{data} does not say what size of images the run learned from; --against cannot be used")
     names, images = read_images(against, shape)

@@ -37,7 +37,7 @@ from recollect.deploy.report import Checked, check, describe, measure_shift
 from recollect.deploy.report import as_json as check_as_json
 from recollect.engine import Runtime
 from recollect.errors import UserError
-from recollect.runs.lock import locked
+from recollect.storage import lock_folder
 from recollect.sweeps.estimate import seconds_an_image
 
 FIRST_STAGES = 1.4  # what both stages take over plain training
@@ -65,7 +65,7 @@ def learn_task(
         if strangers:
             raise UserError(f"{folder} is no model folder, for it holds {strangers[0]!r}; give an empty or new one")
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
+    with lock_folder(folder):
         for left in folder.glob(f"model.json.*.{UNFINISHED}"):  # by a crash
             left.unlink()
         classifier, is_at_its_end = _opened(folder, task, made, device)
@@ -218,7 +218,7 @@ def check_model(
             raise UserError(f"{option} is a number from -100 to 100, got {value}")
     current(folder)  # before a lock is put into a folder that is no model's
     try:
-        with locked(folder):
+        with lock_folder(folder):
             found = check(folder, images, device)
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -282,7 +282,7 @@ def go_back(folder: Path, task: str) -> str:
     """Make the version that ends with a task the current one; says what is so now."""
     if not versions_of(folder):
         current(folder)  # says what is missing
-    with locked(folder):
+    with lock_folder(folder):
         name = roll_back(folder, task)
     return f"{folder} is at {name} again; learning goes on from there."
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from rich.console import Console
 from rich.live import Live
@@ -15,6 +14,7 @@ from rich.table import Table
 from recollect.errors import UserError
 from recollect.report.tables import spread
 from recollect.runs import find_results
+from recollect.storage.documents import parse_json
 from recollect.sweeps import Job, Status, best_settings, in_process, in_processes, plan, sweep
 from recollect.sweeps.execute import Engine
 
@@ -163,14 +163,22 @@ def _progress(folder: Path) -> str:
         return "starting"
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - 4096, 0))
-        lines = file.read().decode("utf-8", "replace").splitlines()
+        lines = file.read().splitlines()
     for line in reversed(lines):
         try:
-            event = json.loads(line)
+            event = parse_json(line, _Event)
         except ValueError:
             continue
-        if event.get("event") == "epoch":
+        if event["event"] == "epoch" and {"phase", "epoch", "loss"} <= event.keys():
             return f"{event['phase']}, epoch {event['epoch']}, loss {event['loss']:.3f}"
-        if event.get("event") == "task":
+        if event["event"] == "task" and "task" in event:
             return f"task {event['task']} learned"
     return "starting"
+
+
+class _Event(TypedDict):
+    event: str
+    phase: NotRequired[str]
+    epoch: NotRequired[int]
+    loss: NotRequired[float]
+    task: NotRequired[int]

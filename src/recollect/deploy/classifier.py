@@ -34,8 +34,8 @@ from recollect.engine.runtime import to_host
 from recollect.errors import UserError
 from recollect.nets import backbones
 from recollect.registry import lookup
-from recollect.runs.lock import locked
 from recollect.runs.settings import check, options_of_function
+from recollect.storage import lock_folder
 
 
 class ContinualClassifier:
@@ -191,7 +191,7 @@ class ContinualClassifier:
         if place.exists() and not place.is_dir():
             raise UserError(f"{place} is a file; give a folder for the model")
         place.mkdir(parents=True, exist_ok=True)
-        with locked(place):
+        with lock_folder(place):
             save_version(place, self.model)
         return self
 

@@ -9,7 +9,6 @@ model/
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
@@ -19,21 +18,43 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+import msgspec
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
 
 from recollect.deploy.model import FORMAT, LearnedTask, Model, Settings, Typical
-from recollect.engine.checkpoint import apart, sync
 from recollect.errors import UserError
-from recollect.runs import write_json
+from recollect.storage import read_json, seal, seal_matches, sync, write_json
+from recollect.storage.tensors import load_tensors, save_tensors
 from recollect.streams.images import is_litter
 
 UNFINISHED = "unfinished"
 KEPT = 5  # versions; older ones go
-MOST_BYTES = 8 << 30
-MOST_ABOUT = 64 << 20
+
+
+class PointerFile(TypedDict):
+    """model.json of the folder."""
+
+    format: int
+    current: str
+
+
+class VersionFile(TypedDict):
+    """model.json of a version."""
+
+    format: int
+    settings: Settings
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    tasks: tuple[LearnedTask, ...]
+    temperature: float
+    typical: Typical | None
+    checks: dict[str, dict[str, dict[str, float]]]
+    sha256: str
+    """Of weights.safetensors."""
+    digest: str
+    """Seals the rest."""
 
 
 def save_version(folder: Path, model: Model) -> str:
@@ -48,12 +69,10 @@ def save_version(folder: Path, model: Model) -> str:
         aside = versions / UNFINISHED
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        weights = aside / "weights.safetensors"
         try:
-            save_file(apart(model.tensors), weights)
-            sync(weights)
-            about = model.to_json() | {"sha256": _hash(weights), "checks": _checks_so_far(folder) | model.checks}
-            write_json(aside / "model.json", _sealed(about))
+            sha256 = save_tensors(aside / "weights.safetensors", model.tensors)
+            about = model.to_json() | {"sha256": sha256, "checks": _checks_so_far(folder) | model.checks}
+            write_json(aside / "model.json", seal(about, "digest"))
             sync(aside)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(aside, ignore_errors=True)
@@ -132,19 +151,10 @@ def _free(name: str, versions: Path) -> str:
     return found
 
 
-def _sealed(about: dict[str, Any]) -> dict[str, Any]:
-    return about | {"digest": _digest(about)}
-
-
-def _digest(about: Mapping[str, Any]) -> str:
-    rest = {key: value for key, value in about.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
 def note_checks(folder: Path, version: str, checks: dict[str, dict[str, dict[str, float]]]) -> None:
     """Keep accuracies that `check` found with a version."""
     path = folder / "versions" / version
-    write_json(path / "model.json", _sealed(read_about(path) | {"checks": checks}))
+    write_json(path / "model.json", seal(read_about(path) | {"checks": checks}, "digest"))
 
 
 def point_to(folder: Path, name: str) -> None:
@@ -186,14 +196,10 @@ def current(folder: Path) -> str:
                 f"{folder} holds no model yet: its first learn was cut, and the same command goes on with it"
             )
         raise UserError(f"{folder} holds no model; make one with recollect learn {folder} IMAGES --task NAME")
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({error}); {remedy}") from error
-    _check_format(about, path)
-    name = about.get("current")
-    if not isinstance(name, str) or not re.fullmatch(r"\d{3,}-[\w.-]+", name):
-        raise UserError(f"{path} is no model's; {remedy}")
+    _check_format(path, remedy)
+    name = read_json(path, PointerFile, remedy)["current"]
+    if not re.fullmatch(r"\d{3,}-[\w.-]+", name):
+        raise UserError(f"{path} names the version {name!r}, which cannot be; {remedy}")
     return name
 
 
@@ -226,58 +232,47 @@ def roll_back(folder: Path, to: str) -> str:
 
 def read_about(place: Path) -> dict[str, Any]:
     """A version's model.json, checked against its own digest."""
-    path = place / "model.json"
+    path, remedy = place / "model.json", "restore it from a copy"
+    _check_format(path, remedy)
+    about = read_json(path, dict[str, Any], remedy)
+    if not seal_matches(about, "digest"):
+        raise UserError(f"{path} is damaged (it does not match its digest); {remedy}")
     try:
-        if path.stat().st_size > MOST_ABOUT:
-            raise ValueError(f"{path.stat().st_size} bytes, more than {MOST_ABOUT}")
-        about = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged ({error})") from error
-    _check_format(about, path)
-    if about.get("digest") != _digest(about):
-        raise UserError(f"{path} is damaged (it does not match its digest)")
-    return dict(about)
+        msgspec.convert(about, VersionFile)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{path} is damaged ({error}); {remedy}") from error
+    return about
 
 
 def load_model(folder: Path, version: str | None = None) -> Model:
     """The current version of a model, or another; checked against its hashes."""
     name = version or current(folder)
     place = folder / "versions" / name
-    weights = place / "weights.safetensors"
     try:
-        about = read_about(place)
-        if weights.stat().st_size > MOST_BYTES:
-            raise ValueError(f"{weights.stat().st_size} bytes, more than {MOST_BYTES}")
-        data = weights.read_bytes()
-        if hashlib.sha256(data).hexdigest() != about["sha256"]:
-            raise ValueError("its weights do not match their hash")
+        about = msgspec.convert(read_about(place), VersionFile)
         return Model(
-            settings=Settings(**about["settings"]),
-            mean=tuple(map(float, about["mean"])),
-            std=tuple(map(float, about["std"])),
-            tasks=tuple(_task(each) for each in about["tasks"]),
-            temperature=float(about["temperature"]),
-            tensors=load(data),
-            typical=_typical(about["typical"]),
-            checks=dict(about["checks"]),
+            settings=about["settings"],
+            mean=about["mean"],
+            std=about["std"],
+            tasks=about["tasks"],
+            temperature=about["temperature"],
+            tensors=load_tensors(place / "weights.safetensors", about["sha256"]),
+            typical=about["typical"],
+            checks=about["checks"],
         )
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
+    except (ValueError, OSError) as error:
         others = [each for each in _lineages(folder) if each != name]
         remedy = f"go back with recollect rollback {folder} --to {others[-1]}" if others else "restore it from a copy"
         raise UserError(f"the model in {place} cannot be used ({error}); {remedy}") from error
 
 
-def _task(data: dict[str, Any]) -> LearnedTask:
-    return LearnedTask(**{**data, "classes": tuple(data["classes"])})
+class _FormatField(TypedDict):
+    format: int
 
 
-def _typical(data: dict[str, Any] | None) -> Typical | None:
-    fixed = {key: tuple(map(float, data[key])) for key in ("mean", "deviation")} if data else {}
-    return Typical(**{**data, **fixed}) if data else None
-
-
-def _check_format(about: Any, path: Path) -> None:
-    found = about.get("format") if isinstance(about, dict) else None
+def _check_format(path: Path, remedy: str) -> None:
+    """Before anything else is expected of the file."""
+    found = read_json(path, _FormatField, remedy)["format"]
     if found != FORMAT:
         raise UserError(
             f"{path} has the format {found!r}, this recollect reads {FORMAT}; use the recollect that wrote it, "
@@ -287,7 +282,3 @@ def _check_format(about: Any, path: Path) -> None:
 
 def _slug(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:40] or "task"
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from time import perf_counter
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
+
+import msgspec
 
 
 @dataclass
@@ -29,29 +30,8 @@ class Record:
     @classmethod
     def from_json(cls, values: dict[str, Any], num_tasks: int) -> Record:
         """As it was saved; anything of another shape is a ValueError."""
-        hints = get_type_hints(cls)
-        if not values.keys() <= hints.keys():
-            raise ValueError(f"a record has the fields {', '.join(hints)}")
-        for name, value in values.items():
-            hint = hints[name]
-            if not _fits(value, hint):
-                raise ValueError(f"{name} is no {hint}")
-        found = cls(**values)
+        found = msgspec.convert(values, cls)
         for matrix in (*found.matrices.values(), found.drifted, found.rectified):
             if len(matrix) > num_tasks or any(len(row) != num_tasks for row in matrix):
                 raise ValueError(f"a matrix of {num_tasks} tasks has as many columns, and no more rows")
         return found
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a JSON value is of a type made of dict, list, None, str, int and float."""
-    arguments = get_args(hint)
-    if hint is Any:
-        return True
-    if get_origin(hint) is dict:
-        return isinstance(value, dict) and all(_fits(each, arguments[1]) for each in value.values())
-    if get_origin(hint) is list:
-        return isinstance(value, list) and all(_fits(each, arguments[0]) for each in value)
-    if isinstance(hint, UnionType):
-        return any(_fits(value, each) for each in arguments)
-    return isinstance(value, (int, float) if hint is float else hint) and not isinstance(value, bool)

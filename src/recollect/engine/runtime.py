@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from recollect.engine.cpu_faults import set_layout, survives_bf16
 from recollect.engine.processes import ALONE, Processes
 from recollect.errors import UserError
 
@@ -64,6 +65,11 @@ class Runtime:
         if kind == "cuda":  # the same bits again on the same machine
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
+        if precision == "bf16" and kind == "cpu" and not survives_bf16():
+            raise UserError(
+                "a bf16 matrix product ends the process on this machine (a fault of torch or of the virtual machine); "
+                "use --precision fp32, or set the environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+            )
         native = precision == "auto" and _computes_in_bf16(kind)
         return Runtime(torch.device(name), "bf16" if precision == "bf16" or native else "fp32", processes)
 
@@ -71,9 +77,7 @@ class Runtime:
         """Move a module to the device, its convolutions laid out channels last where that is faster."""
         module.to(self.device)
         if self.device.type != "mps":  # where that layout has given wrong results
-            for part in module.modules():
-                if isinstance(part, nn.Conv2d):
-                    part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            set_layout(module)
 
     @contextmanager
     def own_randomness(self) -> Iterator[None]:
@@ -122,7 +126,7 @@ def _computes_in_bf16(kind: str) -> bool:
     if kind != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
         return False
     abilities = torch.cpu.get_capabilities()
-    return bool(abilities.get("avx512_bf16") or abilities.get("amx_bf16"))
+    return bool(abilities.get("avx512_bf16") or abilities.get("amx_bf16")) and survives_bf16()
 
 
 def to_host(tensor: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from recollect.core.identity import IDENTITIES, Identity
 from recollect.core.retrospector import FORMS, Form
 from recollect.errors import UserError
 
+MAX_DIM = 8192
+
 
 @dataclass(frozen=True, kw_only=True)
 class RFEConfig:
@@ -66,6 +68,11 @@ class RFEConfig:
         for name in ("memory", "last_tasks", "auxiliary_dim", "projection_dim", "stride"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be positive, got {getattr(self, name)}")
+        if max(self.auxiliary_dim, self.projection_dim) > MAX_DIM:
+            raise UserError(
+                f"auxiliary_dim and projection_dim are at most {MAX_DIM}, "
+                f"got {self.auxiliary_dim} and {self.projection_dim}"
+            )
         if self.auxiliary_dim % 2:
             raise UserError(f"auxiliary_dim must be even, got {self.auxiliary_dim}")
         if self.stride > 1 and self.memory_target == "stored":

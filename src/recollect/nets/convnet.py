@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from recollect.errors import UserError
 from recollect.nets.backbone import Recipe
 
+MAX_WIDTH = 4096
+
 
 class ConvNet(nn.Module):
     """`width`, 2 and 4 times `width` channels; about 24,000 parameters at width 16."""
@@ -17,8 +19,8 @@ class ConvNet(nn.Module):
 
     def __init__(self, in_channels: int = 3, width: int = 16) -> None:
         super().__init__()
-        if width < 1:
-            raise UserError(f"the width of the convnet must be positive, got {width}")
+        if not 1 <= width <= MAX_WIDTH:
+            raise UserError(f"the width of the convnet lies between 1 and {MAX_WIDTH}, got {width}")
         self.feature_dim = 4 * width
         channels = (in_channels, width, 2 * width, 4 * width)
         self.layers = nn.Sequential(

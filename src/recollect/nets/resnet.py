@@ -15,6 +15,7 @@ from recollect.nets.backbone import Normalisation, Recipe
 from recollect.nets.weights import load_pretrained
 
 IMAGENET_STEM_FROM = 96  # pixels
+MAX_WIDTH = 1024  # three billion parameters
 
 
 class BasicBlock(nn.Module):
@@ -46,8 +47,8 @@ class ResNet18(nn.Module):
 
     def __init__(self, in_channels: int = 3, width: int = 64, *, imagenet_stem: bool = False) -> None:
         super().__init__()
-        if width < 1:
-            raise UserError(f"the width of ResNet-18 must be positive, got {width}; the paper's is 64")
+        if not 1 <= width <= MAX_WIDTH:
+            raise UserError(f"the width of ResNet-18 lies between 1 and {MAX_WIDTH}, got {width}; the paper's is 64")
         self.feature_dim = 8 * width
         self.conv1: nn.Conv2d
         if imagenet_stem:

@@ -17,6 +17,8 @@ from recollect.nets.weights import load_pretrained
 
 NORM_EPSILON = 1e-6
 
+MAX_DIM, MAX_DEPTH = 4096, 128
+
 
 class Attention(nn.Module):
     """Multi-head self-attention with one projection for queries, keys and values."""
@@ -112,8 +114,13 @@ class ViT(nn.Module):
         feature_dim: int = 512,
     ) -> None:
         super().__init__()
-        if feature_dim < 1:
-            raise UserError(f"feature_dim must be positive, got {feature_dim}")
+        for name, value, most in (
+            ("dim", dim, MAX_DIM),
+            ("depth", depth, MAX_DEPTH),
+            ("feature_dim", feature_dim, MAX_DIM),
+        ):
+            if not 1 <= value <= most:
+                raise UserError(f"{name} of a ViT lies between 1 and {most}, got {value}")
         self.feature_dim = feature_dim
         self.image_size = image_size
         self.trunk = Trunk(image_size, patch_size, in_channels, dim, depth, num_heads)

@@ -10,7 +10,7 @@ from recollect.report.collect import Result, collect
 from recollect.report.figures import draw_experiment
 from recollect.report.html import page
 from recollect.report.sheets import sheets
-from recollect.runs import write_text
+from recollect.storage import write_text
 
 
 def write_report(results: Iterable[Result], out: Path, title: str = "recollect report") -> list[Path]:

@@ -1,7 +1,7 @@
 """Run configs and run folders."""
 
 from recollect.runs.config import RunConfig, available_options, resolve
-from recollect.runs.folder import RunFolder, read_json, write_json, write_text
+from recollect.runs.folder import RunFolder
 from recollect.runs.results import find_results
 from recollect.runs.run import begun, build_learner, command_of, run, settled
 from recollect.runs.settings import describe, parse
@@ -16,10 +16,7 @@ __all__ = [
     "describe",
     "find_results",
     "parse",
-    "read_json",
     "resolve",
     "run",
     "settled",
-    "write_json",
-    "write_text",
 ]

@@ -7,7 +7,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 from recollect.engine import Training
 from recollect.errors import UserError
@@ -18,6 +20,20 @@ from recollect.runs.settings import Option, check, options_of, options_of_functi
 from recollect.streams import Source, StreamOptions, streams
 
 SECTIONS = ("stream", "method", "backbone", "training")
+
+
+class ConfigFile(TypedDict):
+    """config.json: each section's options, those of the first three beside a name."""
+
+    stream: dict[str, Any]
+    method: dict[str, Any]
+    backbone: dict[str, Any]
+    training: dict[str, Any]
+    seed: int
+    fixed_heads: bool
+    measure_drift: bool
+    precision: str
+    hash: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +76,8 @@ class RunConfig:
     def from_json(data: Mapping[str, Any]) -> RunConfig:
         """The config that wrote `data`; checked like settings typed by hand."""
         try:
-            names = {section: data[section]["name"] for section in ("stream", "method", "backbone")}
+            data = msgspec.convert(data, ConfigFile)
+            names = {section: _name(data[section]) for section in ("stream", "method", "backbone")}
             settings = {
                 f"{section}.{key}": value
                 for section in SECTIONS
@@ -76,13 +93,17 @@ class RunConfig:
                 measure_drift=data["measure_drift"],
                 precision=data["precision"],
             )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"not a run's config.json: {type(error).__name__} {error}") from error
+        except msgspec.ValidationError as error:
+            raise UserError(f"not a run's config.json: {error}") from error
         if config.hash != data.get("hash"):
             raise UserError(
                 "config.json does not match its own hash; it was edited: start a new run with --set instead"
             )
         return config
+
+
+def _name(section: Mapping[str, Any]) -> str:
+    return msgspec.convert(section.get("name"), str)
 
 
 def available_options(stream: str, method: str, backbone: str | None = None) -> dict[str, dict[str, Option]]:

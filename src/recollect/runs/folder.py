@@ -3,43 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from recollect.engine import Observer
 from recollect.errors import UserError
-from recollect.runs.config import RunConfig
-from recollect.runs.lock import NAME as LOCK
+from recollect.runs.config import ConfigFile, RunConfig
+from recollect.runs.results import problem_of
+from recollect.storage import LOCK_NAME, UNFINISHED, append_line, read_json, write_json
+from recollect.storage.documents import parse_json
 
-UNFINISHED = ".unfinished"
+MAX_LOG_BYTES = 1 << 30
 OWN = ("result.json", "checkpoint", "events.jsonl", "data.json", "config.json")  # in the order they may go
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); move it away and run again") from error
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    write_text(path, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file or leave what is there."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}{UNFINISHED}")
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
 
 
 class RunFolder:
@@ -52,13 +32,13 @@ class RunFolder:
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file; give a folder as --out")
         contents = (
-            [p.name for p in path.iterdir() if p.suffix != UNFINISHED and p.name != LOCK] if path.exists() else []
+            [p.name for p in path.iterdir() if p.suffix != UNFINISHED and p.name != LOCK_NAME] if path.exists() else []
         )
         if contents and "config.json" not in contents:
             raise UserError(f"{path} holds {contents[0]!r} and is no run folder; give an empty or new folder as --out")
         if contents and not force:
-            found = read_json(path / "config.json")
-            if not isinstance(found, dict) or found.get("hash") != config.hash:
+            found = read_json(path / "config.json", ConfigFile)
+            if found["hash"] != config.hash:
                 raise UserError(
                     f"{path} holds a run of another configuration ({_differences(found, config.to_json())}); "
                     "choose another --out, or overwrite it with --force"
@@ -69,8 +49,8 @@ class RunFolder:
         path = self.path / "data.json"
         if self._force or not path.exists():
             return
-        held = read_json(path)
-        differ = [key for key in data if not isinstance(held, dict) or held.get(key) != data[key]]
+        held = read_json(path, dict[str, Any])
+        differ = [key for key in data if held.get(key) != data[key]]
         if differ:
             raise UserError(
                 f"{self.path} holds a run on other data (another {' and '.join(differ)}); "
@@ -97,9 +77,11 @@ class RunFolder:
         path = self.path / "result.json"
         if self._force or not path.exists():
             return None
-        found = read_json(path)
-        if not isinstance(found, dict) or found.get("config", {}).get("hash") != self._config.hash:
-            raise UserError(f"{path} is not this run's result; it is damaged: delete it to make it again")
+        remedy = "delete it to make it again"
+        found = read_json(path, dict[str, Any], remedy)
+        problem = problem_of(found)
+        if problem or found["config"]["hash"] != self._config.hash:
+            raise UserError(f"{path} is not this run's result ({problem or 'another hash'}); {remedy}")
         return found
 
     def finish(self, result: Mapping[str, Any]) -> None:
@@ -114,11 +96,8 @@ class EventLog(Observer):
         self._other = other
 
     def event(self, kind: str, **fields: Any) -> None:
-        line = json.dumps(
-            {"event": kind, "time": datetime.now(UTC).isoformat(timespec="seconds"), **fields}, allow_nan=False
-        )
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        append_line(self._path, json.dumps({"event": kind, "time": when, **fields}, allow_nan=False))
         self._other.event(kind, **fields)
 
     def phase(self, title: str, num_images: int) -> None:
@@ -132,17 +111,30 @@ class EventLog(Observer):
 
 
 def last_data_root(events: Path) -> Path | None:
-    """The data folder named by the last start; a line that a crash cut short is passed over."""
-    found = None
-    for line in events.read_text(encoding="utf-8").splitlines() if events.exists() else ():
+    """The data folder named by the last start; a line that a crash cut short is skipped."""
+    root: str | None = None
+    for line in read_lines(events):
         try:
-            event = json.loads(line)
-        except ValueError:
+            event = parse_json(line, _StartEvent)
+        except ValueError:  # another event, or a line cut short
             continue
-        if isinstance(event, dict) and event.get("event") == "started":
-            root = event.get("data_root")
-            found = Path(root) if isinstance(root, str) else None
-    return found
+        root = event["data_root"]
+    return None if root is None else Path(root)
+
+
+class _StartEvent(TypedDict):
+    event: Literal["started"]
+    data_root: str | None
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """The lines of a log, which may be absent or hold anything."""
+    try:
+        if path.stat().st_size > MAX_LOG_BYTES:
+            raise UserError(f"{path} has more than {MAX_LOG_BYTES >> 20} MB; move it away and run again")
+        return path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def code_version() -> str:
@@ -161,10 +153,8 @@ def code_version() -> str:
         return f"recollect {version('recollect-rfe')}"
 
 
-def _differences(held: Any, wanted: Mapping[str, Any]) -> str:
+def _differences(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """Which settings differ, as people read them."""
-    if not isinstance(held, dict):
-        return "its config.json is damaged"
     found = []
     for section, value in wanted.items():
         before = held.get(section)

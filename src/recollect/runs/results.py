@@ -2,15 +2,87 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
+
+import msgspec
+
+from recollect.storage.documents import parse_json
 
 MOST_BYTES = 64 << 20
-SUMMARY = ("matrix", "average_accuracy", "incremental_accuracy", "forgetting")
-CONFIG = ("stream", "method", "backbone", "training")
+Matrix = list[list[float | None]]
+Point = tuple[float, float]
+
+
+class Summary(TypedDict):
+    """One evaluation."""
+
+    matrix: Matrix
+    average_accuracy: float | None
+    incremental_accuracy: float | None
+    forgetting: float | None
+
+
+class Scatter(TypedDict):
+    """Features of one task on two axes: as they were, and after each later task."""
+
+    original: list[Point]
+    drifted: list[list[Point] | None]
+    rectified: list[list[Point] | None]
+
+
+class Drift(TypedDict):
+    drifted: Matrix
+    rectified: Matrix
+    scatter: NotRequired[list[Scatter]]
+
+
+class ConfigSections(TypedDict):
+    """What of a result's config is relied on; options come and go between versions."""
+
+    stream: dict[str, Any]
+    method: dict[str, Any]
+    backbone: dict[str, Any]
+    training: dict[str, Any]
+    hash: str
+
+
+class ParameterCounts(TypedDict):
+    training: int
+    inference: int
+
+
+class MemorySize(TypedDict):
+    samples: int
+    bytes: int
+
+
+class Validation(TypedDict, total=False):
+    til: float | None
+    cil: float | None
+
+
+class ResultFile(TypedDict):
+    """result.json, as far as anything reads it."""
+
+    til: Summary
+    cil: Summary
+    til_without_chain: NotRequired[Summary | None]
+    validation: NotRequired[Validation]
+    drift: NotRequired[Drift | None]
+    parameters: ParameterCounts
+    values_held: NotRequired[int]
+    memory: MemorySize
+    seconds: dict[str, float]
+    images_per_second: float
+    seed: int
+    config: ConfigSections
+    command: NotRequired[str]
+    commit: NotRequired[str]
+    environment: NotRequired[dict[str, Any]]
+    data: NotRequired[str | None]
 
 
 def find_results(folders: Sequence[Path]) -> dict[Path, dict[str, Any]]:
@@ -29,12 +101,13 @@ def _walk(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
                     f"{path} has more than {MOST_BYTES >> 20} MB and is no result; it is left out", stacklevel=4
                 )
                 continue
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(path.read_bytes(), dict[str, Any])
         except FileNotFoundError:  # a run under way has replaced it
             continue
-        except (ValueError, OSError, RecursionError) as error:
-            found = str(error)
-        problem = problem_of(found)
+        except (ValueError, OSError) as error:
+            problem = str(error)
+        else:
+            problem = problem_of(found)
         if not problem:
             yield path, found
         elif path.name == "result.json" or path == folder:
@@ -43,74 +116,17 @@ def _walk(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 def problem_of(found: Any) -> str:
     """Why a JSON value is not what `recollect run` writes as result.json; nothing if it is."""
-    if not isinstance(found, dict):
-        return found if isinstance(found, str) else "no object"
-    config = found.get("config")
-    if not isinstance(config, dict) or not isinstance(config.get("hash"), str):
-        return "no config with a hash"
-    sections = [config.get(section) for section in CONFIG]
-    if not all(isinstance(section, dict) for section in sections):
-        return "a section of its config is missing"
-    if not all(isinstance(config[section].get("name"), str) for section in CONFIG[:3]):
+    try:
+        result = msgspec.convert(found, ResultFile)
+    except msgspec.ValidationError as error:
+        return str(error)
+    config, size = result["config"], len(result["til"]["matrix"])
+    if not all(isinstance(config[section].get("name"), str) for section in ("stream", "method", "backbone")):
         return "a name is missing in its config"
-    if type(found.get("seed")) is not int:
-        return "its seed is no whole number"
-    for evaluation in ("til", "cil"):
-        if not _is_summary(found.get(evaluation)):
-            return f"{evaluation} is missing or of another shape"
-    if found.get("til_without_chain") is not None and not _is_summary(found["til_without_chain"]):
-        return "til_without_chain is of another shape"
-    if not _is_drift(found.get("drift"), len(found["til"]["matrix"])):
-        return "drift is of another shape"
-    numbers = [(found.get(part), name) for part, name in NUMBERS]
-    if not all(isinstance(part, dict) and _is_number(part.get(name)) for part, name in numbers):
-        return "parameters or memory are missing"
-    seconds = found.get("seconds")
-    if not isinstance(seconds, dict) or not all(map(_is_number, seconds.values())):
-        return "seconds are missing"
-    return "" if _is_number(found.get("images_per_second")) else "images_per_second is missing"
-
-
-NUMBERS = (("parameters", "training"), ("parameters", "inference"), ("memory", "samples"), ("memory", "bytes"))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_summary(value: Any) -> bool:
-    if not isinstance(value, dict) or not set(SUMMARY) <= value.keys():
-        return False
-    if not all(value[name] is None or _is_number(value[name]) for name in SUMMARY[1:]):
-        return False
-    matrix = value["matrix"]
-    return isinstance(matrix, list) and bool(matrix) and all(_is_row(row, len(matrix)) for row in matrix)
-
-
-def _is_drift(value: Any, size: int) -> bool:
-    """Nothing, or two matrices and the points of each task."""
-    if value is None:
-        return True
-    if not isinstance(value, dict):
-        return False
-    matrices = [value.get(name) for name in ("drifted", "rectified")]
-    if not all(isinstance(m, list) and len(m) == size and all(_is_row(row, size) for row in m) for m in matrices):
-        return False
-    scatter = value.get("scatter", [])
-    return isinstance(scatter, list) and all(
-        isinstance(place, dict)
-        and _are_points(place.get("original"))
-        and all(
-            isinstance(place.get(name), list) and all(each is None or _are_points(each) for each in place[name])
-            for name in ("drifted", "rectified")
-        )
-        for place in scatter
-    )
-
-
-def _are_points(value: Any) -> bool:
-    return isinstance(value, list) and all(_is_row(point, 2) and None not in point for point in value)
-
-
-def _is_row(row: Any, size: int) -> bool:
-    return isinstance(row, list) and len(row) == size and all(cell is None or _is_number(cell) for cell in row)
+    drift = result.get("drift")
+    matrices = [result[name]["matrix"] for name in ("til", "cil")]
+    matrices += [without_chain["matrix"]] if (without_chain := result.get("til_without_chain")) else []
+    matrices += [drift["drifted"], drift["rectified"]] if drift else []
+    if not size or any(len(matrix) != size or any(len(row) != size for row in matrix) for matrix in matrices):
+        return "a matrix does not have one row and one column for each task"
+    return ""

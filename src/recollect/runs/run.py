@@ -19,10 +19,10 @@ from recollect.methods import Learner, Schedule, Setup, methods
 from recollect.metrics import summarise
 from recollect.nets import Network, as_backbone, backbones
 from recollect.rng import Key
-from recollect.runs.config import SECTIONS, RunConfig, resolve
-from recollect.runs.folder import EventLog, RunFolder, code_version, last_data_root, read_json
+from recollect.runs.config import SECTIONS, ConfigFile, RunConfig, resolve
+from recollect.runs.folder import EventLog, RunFolder, code_version, last_data_root
 from recollect.runs.live import Observers, live_observers
-from recollect.runs.lock import locked
+from recollect.storage import lock_folder, read_json
 from recollect.streams import Stream, open_stream, streams
 
 
@@ -94,7 +94,7 @@ def run(
             learner = build_learner(config, stream, backbone)
             if processes.leads:
                 folder.path.mkdir(parents=True, exist_ok=True)
-                held.enter_context(locked(folder.path))
+                held.enter_context(lock_folder(folder.path))
                 finished = folder.result()  # another process may have ended it meanwhile
                 if finished is not None:
                     return finished
@@ -134,7 +134,7 @@ def begun(out: Path) -> tuple[RunConfig, Path | None]:
     """The config of the run in a folder, and where its data lay when it was last started."""
     if not (out / "config.json").exists():
         raise UserError(f"{out} holds no run; begin one with recollect run --out {out}")
-    config = RunConfig.from_json(read_json(out / "config.json"))
+    config = RunConfig.from_json(read_json(out / "config.json", ConfigFile))
     return config, last_data_root(out / "events.jsonl")
 
 
@@ -143,8 +143,7 @@ def settled(config: RunConfig, out: Path, device: str, *, force: bool) -> RunCon
     if config.precision != "auto":
         return config
     path = out / "config.json"
-    begun = read_json(path) if path.exists() and not force else {}
-    precision = begun.get("precision") if isinstance(begun, dict) else None
+    precision = read_json(path, ConfigFile)["precision"] if path.exists() and not force else None
     if precision not in ("fp32", "bf16"):
         precision = Runtime.choose(device, "auto").precision
     return replace(config, precision=precision)

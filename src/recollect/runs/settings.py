@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import sys
 import types
 import typing
@@ -13,6 +12,9 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from recollect.errors import UserError
+from recollect.storage.documents import parse_json
+
+MAX_SHOWN = 100  # characters of a wrong value in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +60,8 @@ def parse(pairs: typing.Sequence[str]) -> dict[str, Any]:
         if not separator or not key:
             raise UserError(f"--set takes key=value, got {pair!r}")
         try:
-            found[key] = json.loads(text)
-        except json.JSONDecodeError:
+            found[key] = parse_json(text, Any)
+        except ValueError:
             found[key] = text
     return found
 
@@ -69,7 +71,15 @@ def check(option: Option, value: Any) -> Any:
     for hint in _alternatives(option.hint):
         if _fits(hint, value):
             return float(value) if hint is float else value
-    raise UserError(f"{option.section}.{option.name} must be {describe(option.hint)}, got {value!r}")
+    shown = "a number of thousands of digits" if _is_huge(value) else repr(value)
+    if len(shown) > MAX_SHOWN:
+        shown = f"{shown[:MAX_SHOWN]}… ({len(shown)} characters)"
+    raise UserError(f"{option.section}.{option.name} must be {describe(option.hint)}, got {shown}")
+
+
+def _is_huge(value: Any) -> bool:
+    """Whether Python refuses to print it."""
+    return isinstance(value, int) and abs(value) >= 10**1000
 
 
 def describe(hint: Any) -> str:

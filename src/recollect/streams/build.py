@@ -17,6 +17,8 @@ from recollect.streams.pixels import Pixels
 from recollect.streams.protocol import Dataset, Source, StreamOptions, content_digest
 from recollect.streams.split import Split, Stream, Task, TaskInfo
 
+MAX_CLASSES = 1_000_000
+
 
 def streams() -> dict[str, Source]:
     """All registered streams."""
@@ -56,6 +58,7 @@ def stream_from_tensors(
     >>> [task.info.class_names for task in stream.tasks]
     [('0', '1'), ('2', '3')]
     """
+    labels, test_labels = _whole_numbers(labels), _whole_numbers(test_labels)
     for what, pictures, classes in (("training", images, labels), ("test", test_images, test_labels)):
         if pictures.dtype != torch.uint8 or pictures.ndim != 4 or len(pictures) != len(classes):
             raise UserError(
@@ -69,11 +72,28 @@ def stream_from_tensors(
             f"test images have shape {tuple(test_images.shape[1:])}, training images {tuple(images.shape[1:])}"
         )
     num_classes = int(torch.cat([labels, test_labels]).max()) + 1
+    if num_classes > MAX_CLASSES:
+        raise UserError(
+            f"a label is {num_classes - 1}, and there can be {MAX_CLASSES} classes; count them from 0 without gaps"
+        )
     names = tuple(class_names or map(str, range(num_classes)))
     if len(set(names)) < num_classes:
         raise UserError(f"labels go up to {num_classes - 1} but there are {len(set(names))} different class names")
-    dataset = Dataset(names, images, labels.long(), test_images, test_labels.long(), flip=flip)
+    dataset = Dataset(names, images, labels, test_images, test_labels, flip=flip)
     return build_stream("tensors", dataset, StreamOptions(tasks=tasks, **options), seed)
+
+
+def _whole_numbers(labels: Tensor) -> Tensor:
+    """Labels of any integer type; a list of numbers will do."""
+    try:
+        found = torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"labels are whole numbers counted from 0; got {type(labels).__name__} ({error})") from error
+    if found.ndim != 1 or found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+        raise UserError(
+            f"labels are whole numbers counted from 0, one per image; got {found.dtype} of shape {list(found.shape)}"
+        )
+    return found.long()
 
 
 def build_stream(name: str, dataset: Dataset, options: StreamOptions, seed: int) -> Stream:

@@ -46,7 +46,11 @@ SUFFIXES = {
 }
 LITTER = {"desktop.ini", "thumbs.db"}
 TEST_SHARE = 0.2
-MOST_PIXELS = 178_000_000  # where Pillow suspects an attack; nearly all cameras have fewer
+MAX_PIXELS = 178_000_000  # where Pillow suspects an attack; nearly all cameras have fewer
+BOMB_PIXELS, BOMB_PIXELS_PER_BYTE = 64_000_000, 200  # beyond both, a small file is made to fill the memory
+ORIENTATION = 0x0112  # of EXIF
+FORMATS = ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+"""What Pillow may read. Among the others is EPS, for which it starts Ghostscript."""
 
 
 def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.ndarray:
@@ -56,10 +60,9 @@ def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.nda
     try:
         with (
             warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
-            Image.open(file) as opened,
+            Image.open(file, formats=_formats()) as opened,
         ):
-            if opened.width * opened.height > MOST_PIXELS:
-                raise ValueError(f"{opened.width} x {opened.height} pixels, more than {MOST_PIXELS}")
+            _check_size(opened, file)
             picture = upright(opened)
     except Exception as error:  # a damaged file makes Pillow raise almost anything
         raise UserError(f"{where} is not a readable image ({_why(error, file)}); replace it or take it out") from error
@@ -68,10 +71,25 @@ def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.nda
     return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
 
 
+def _formats() -> list[str]:
+    """Those of the allowed formats that this Pillow reads."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def _check_size(opened: Image.Image, file: IO[bytes]) -> None:
+    """Refuse what would fill the memory, before it is decoded."""
+    num_pixels, position = opened.width * opened.height, file.tell()
+    num_bytes = file.seek(0, io.SEEK_END)
+    file.seek(position)
+    if num_pixels > MAX_PIXELS or num_pixels > max(BOMB_PIXELS, BOMB_PIXELS_PER_BYTE * num_bytes):
+        raise ValueError(f"{opened.width} x {opened.height} pixels in {num_bytes} bytes, too many to be a photo")
+
+
 def _why(error: Exception, file: IO[bytes]) -> str:
     """What is wrong with a picture file, in words."""
     if isinstance(error, Image.DecompressionBombError):
-        return f"more than {MOST_PIXELS} pixels"
+        return f"more than {MAX_PIXELS} pixels"
     if "pixels" in str(error):
         return str(error)
     if not file.seek(0, 2):
@@ -92,14 +110,15 @@ def _read_heif(where: str) -> None:
 
 def upright(opened: Image.Image) -> Image.Image:
     """A picture of any mode as RGB, turned as its EXIF says; what is transparent becomes white."""
-    found = ImageOps.exif_transpose(opened)
+    opened.load()
+    found = ImageOps.exif_transpose(opened) if opened.getexif().get(ORIENTATION, 1) != 1 else opened
     if found.mode.startswith("I"):  # 16 or 32 bits a pixel, which convert() would clip to white
         found = _as_bytes(np.asarray(found), wide=found.mode == "I")
     if found.mode == "F":
         raise ValueError("floating-point pixels")
     if found.has_transparency_data:
         found = Image.alpha_composite(Image.new("RGBA", found.size, "white"), found.convert("RGBA"))
-    return found.convert("RGB")
+    return found if found.mode == "RGB" else found.convert("RGB")
 
 
 def _as_bytes(pixels: np.ndarray, *, wide: bool) -> Image.Image:

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from recollect.engine import StopRequest, listening
 from recollect.errors import StoppedError, UserError
-from recollect.runs import RunConfig, command_of, find_results, read_json, run, settled, write_json
-from recollect.runs.lock import locked
+from recollect.runs import RunConfig, command_of, find_results, run, settled
+from recollect.storage import lock_folder, read_json, write_json
 from recollect.streams import streams
 from recollect.sweeps.preset import Job
 
@@ -48,6 +48,14 @@ class Status:
         self.attempts += 1
 
 
+class Attempts(TypedDict):
+    """What sweep.json keeps of a run."""
+
+    state: State
+    attempts: int
+    reasons: list[str]
+
+
 Engine = Callable[[Sequence[Status], Mapping[str, Any], StopRequest], Iterator[tuple[Status, str | None]]]
 """Does runs; gives each as it ends, with the reason if it failed."""
 
@@ -60,13 +68,13 @@ def plan(jobs: Sequence[Job], out: Path, also: Sequence[Path] = (), device: str 
     """
     results = find_results([folder for folder in (out, *also) if folder.exists()])
     paths = {found["config"]["hash"]: path for path, found in results.items()}
-    before = read_json(out / "sweep.json") if (out / "sweep.json").exists() else {}
+    before = _attempts_so_far(out)
     statuses = []
     for job in jobs:
         folder = out / job.name
         job = replace(job, config=settled(job.config, folder, device, force=False))
-        known = before.get(job.name, {}) if isinstance(before, dict) else {}
-        status = Status(job, folder, "waiting", int(known.get("attempts", 0)), list(known.get("reasons", [])))
+        known = before.get(job.name, {"state": "waiting", "attempts": 0, "reasons": []})
+        status = Status(job, folder, "waiting", known["attempts"], known["reasons"])
         path = paths.get(job.config.hash)
         names_its_data = streams()[job.config.stream].size is not None and job.config.backbone != "own"
         if path is not None and names_its_data:
@@ -88,12 +96,12 @@ def sweep(
     While it works the folder is locked: a second sweep of it is refused.
     """
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out), listening() as stop:
+    with lock_folder(out), listening() as stop:
         try:
             todo = [status for status in statuses if status.state != "done"]
             for status, reason in engine(todo, words, stop):
                 if reason is None:
-                    status.state, status.result = "done", read_json(status.folder / "result.json")
+                    status.state, status.result = "done", read_json(status.folder / "result.json", dict[str, Any])
                 else:
                     status.state = "failed"
                     status.reasons.append(reason)
@@ -109,10 +117,13 @@ def sweep(
 
 def _note(statuses: Sequence[Status], out: Path) -> None:
     """Keep how it stands, beside what is known of runs that are not of this sweep."""
-    path = out / "sweep.json"
-    before = read_json(path) if path.exists() else {}
     now = {s.job.name: {"state": s.state, "attempts": s.attempts, "reasons": s.reasons} for s in statuses}
-    write_json(path, {**(before if isinstance(before, dict) else {}), **now})
+    write_json(out / "sweep.json", {**_attempts_so_far(out), **now})
+
+
+def _attempts_so_far(out: Path) -> dict[str, Attempts]:
+    path = out / "sweep.json"
+    return read_json(path, dict[str, Attempts]) if path.exists() else {}
 
 
 def work(config: Mapping[str, Any], folder: Path, words: Mapping[str, Any], *, heed_signals: bool = True) -> str | None:

@@ -119,7 +119,7 @@ def _load(name: str, before: tuple[str, ...]) -> Preset:
         raise UserError(f"the presets {', '.join(before)} are like each other in a circle")
     try:
         data = tomllib.loads(preset_text(name))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of thousands of digits
         raise UserError(f"the preset {name} is no TOML: {error}") from error
     for key, kind, what in (("runs", list, "[[runs]]"), ("for", dict, '[for."rfe*"]'), ("about", str, 'about = "…"')):
         if not isinstance(data.get(key, kind()), kind):

@@ -29,7 +29,7 @@ from typing import Any
 from recollect.engine.update import NonFiniteLossError
 from recollect.errors import UserError
 from recollect.runs import RunConfig, command_of, resolve, run, settled
-from recollect.runs.lock import locked
+from recollect.storage import lock_folder
 
 KEYS = {"stream", "method", "seeds", "set", "space"}
 MOST_FAILED = 10  # trials in one call
@@ -63,7 +63,7 @@ def load_space(path: Path) -> Space:
     """From a TOML file, checked."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"the space {path} cannot be read ({error})") from error
     unknown = sorted(data.keys() - KEYS)
     if unknown or not {"stream", "method", "space"} <= data.keys():
@@ -116,7 +116,7 @@ def tune(
         raise UserError(f"--trials counts trials, got {num_trials}")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out):
+    with lock_folder(out):
         return _search(optuna, JournalStorage(JournalFileBackend(str(out / "optuna.log"))), space, out, num_trials,
                        precision, told, words)  # fmt: skip
 

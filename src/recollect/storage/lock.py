@@ -1,4 +1,4 @@
-"""One process a run folder: a lock that the system lifts when its holder dies, however it dies."""
+"""One process per folder: a lock that the system lifts when its holder dies, however it dies."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from recollect.errors import UserError
+from recollect.storage.files import open_unlinked, refuse_links
 
-NAME = "lock"
+LOCK_NAME = "lock"
+
+
+class LockedError(UserError):
+    """Another process holds the folder."""
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder, which must exist; refused while another process does."""
-    handle = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold a folder, to write and delete in it; refused while another process holds it, or if it contains links."""
+    refuse_links(folder)
+    handle = open_unlinked(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)
     try:
         if not _take(handle):
             holder = os.pread(handle, 32, 1).decode("ascii", "replace").strip() if hasattr(os, "pread") else ""
             who = f"process {holder}" if holder.isdecimal() else "another process"
-            raise UserError(f"{who} is working on {folder}; wait for it, or stop it first")
+            raise LockedError(f"{who} is working on {folder}; wait for it, or stop it first")
         os.ftruncate(handle, 0)
         os.lseek(handle, 0, os.SEEK_SET)
         os.write(handle, f" {os.getpid()}\n".encode())

@@ -1,0 +1,25 @@
+"""Files and folders that a crash cannot leave half written and a stranger's files cannot harm.
+
+Every write goes to a new file under a random name and is renamed; no symbolic link is ever followed when writing or
+deleting; JSON is read against a schema and below a size. `storage.tensors`, which needs torch, is imported by itself.
+"""
+
+from recollect.storage.documents import read_json, seal, seal_matches, write_json
+from recollect.storage.files import UNFINISHED, append_line, refuse_links, sync, write_bytes, write_text
+from recollect.storage.lock import LOCK_NAME, LockedError, lock_folder
+
+__all__ = [
+    "LOCK_NAME",
+    "UNFINISHED",
+    "LockedError",
+    "append_line",
+    "lock_folder",
+    "read_json",
+    "refuse_links",
+    "seal",
+    "seal_matches",
+    "sync",
+    "write_bytes",
+    "write_json",
+    "write_text",
+]

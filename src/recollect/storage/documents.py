@@ -1,0 +1,60 @@
+"""JSON documents: written whole, read below a size and against a schema, sealed by a hash of their own.
+
+A schema is any type that msgspec knows: a dataclass, a TypedDict, `dict[str, int]`. Python's `json` accepts NaN,
+Infinity, lone surrogates and numbers of any length; this does not, so nothing behind it has to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from recollect.errors import UserError
+from recollect.storage.files import write_text
+
+MAX_BYTES = 64 << 20
+Schema = TypeVar("Schema")
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a document as people can read it."""
+    write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path, schema: type[Schema], remedy: str = "move it away and run again") -> Schema:
+    """A document that fits the schema; anything else is an error that names the file and the remedy."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise ValueError(f"{size} bytes, more than {MAX_BYTES}")
+        return parse_json(path.read_bytes(), schema)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); {remedy}") from error
+
+
+def parse_json(data: bytes | str, schema: type[Schema]) -> Schema:
+    """The value of a text that fits the schema; else a ValueError."""
+    try:
+        return msgspec.json.decode(data, type=schema)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def seal(document: Mapping[str, Any], field: str) -> dict[str, Any]:
+    """The document with a hash of all its other fields."""
+    return {**document, field: _digest(document, field)}
+
+
+def seal_matches(document: Mapping[str, Any], field: str) -> bool:
+    """Whether a document is as it was sealed."""
+    return document.get(field) == _digest(document, field)
+
+
+def _digest(document: Mapping[str, Any], field: str) -> str:
+    rest = {key: value for key, value in document.items() if key != field}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
