@@ -43,10 +43,11 @@ def test_workers_end_with_a_killed_sweep_and_the_same_command_finishes_it(preset
     command = [sys.executable, "-m", "recollect", "sweep", str(preset), "--workers", "2", *slow, "--out", str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         while (
-            process.poll() is None and sum(bool(events(log.parent, "epoch")) for log in out.rglob("events.jsonl")) < 2
+            process.poll() is None
+            and sum(bool(events(log.parent, "epoch")) for log in out.glob("*/*/*/events.jsonl")) < 2
         ):
             time.sleep(0.05)
-        holders = [int(path.read_text()) for path in out.rglob("lock") if path.parent != out]
+        holders = [int(path.read_text()) for path in out.glob("*/*/*/lock")]
         assert len(holders) == 2
         assert all(map(is_alive, holders))
         process.kill()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 64 << 20
+SKIPPED = re.compile(r"checkpoint|\..*|.*unfinished", re.DOTALL)  # folders
+VANISHED = (FileNotFoundError, NotADirectoryError)  # beside a run under way files and folders come and go
 SUMMARY = ("matrix", "average_accuracy", "incremental_accuracy", "forgetting")
 CONFIG = ("stream", "method", "backbone", "training")
 
@@ -16,13 +20,14 @@ CONFIG = ("stream", "method", "backbone", "training")
 def find_results(folders: Sequence[Path]) -> dict[Path, dict[str, Any]]:
     """Every JSON file under the folders (or named itself) that is a run's result, in the order of their names.
 
-    A `result.json` that is none, or any file too large to be one, is said and passed over.
+    A `result.json` that is none, or any file too large to be one, is reported and skipped. Checkpoints, hidden and
+    unfinished folders and links to folders are not looked into.
     """
     return {path: found for folder in folders for path, found in _walk(folder)}
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    for path in [folder] if folder.is_file() else sorted(folder.rglob("*.json")):
+    for path in [folder] if folder.is_file() else sorted(_json_files(folder)):
         try:
             if path.stat().st_size > MOST_BYTES:
                 warnings.warn(
@@ -30,7 +35,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
                 )
                 continue
             found = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:  # a run under way has replaced it
+        except VANISHED:
             continue
         except (ValueError, OSError, RecursionError) as error:
             found = str(error)
@@ -39,6 +44,16 @@ def _walk(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield path, found
         elif path.name == "result.json" or path == folder:
             warnings.warn(f"{path} is no result ({problem}); it is left out", stacklevel=4)
+
+
+def _json_files(folder: Path) -> Iterator[Path]:
+    def report(error: OSError) -> None:
+        if not isinstance(error, VANISHED):
+            warnings.warn(f"{error.filename} cannot be read ({error.strerror}); it is left out", stacklevel=6)
+
+    for parent, folders, files in os.walk(folder, onerror=report):
+        folders[:] = [name for name in folders if not SKIPPED.fullmatch(name)]
+        yield from (Path(parent, name) for name in files if name.endswith(".json"))
 
 
 def problem_of(found: Any) -> str:
