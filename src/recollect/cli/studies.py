@@ -175,7 +175,7 @@ def report(runs: list[Path], *, out: Path, title: str = "recollect report") -> N
 
 @app.command
 def best(runs: list[Path]) -> None:
-    """Of the runs of a grid, show the settings with the best validation accuracy of each stream and method.
+    """Of the runs of a grid, show the settings with the best validation accuracy for each stream and method.
 
     Parameters
     ----------
