@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "recollect"
-LEAVES = {"rng", "errors", "registry", "precision", "launch", "share", "place"}
+LEAVES = {"rng", "errors", "registry", "precision", "launch", "share", "place", "escaping"}
 ALLOWED = {
     "rng": set(),
     "errors": set(),
@@ -20,6 +20,7 @@ ALLOWED = {
     "launch": set(),
     "share": set(),
     "place": set(),
+    "escaping": set(),
     "core": {"rng", "precision"},
     "nets": LEAVES,
     "streams": LEAVES,

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
 from recollect.errors import UserError
+from recollect.escaping import escape
 from recollect.report.tables import spread
 from recollect.runs import find_results
 from recollect.sweeps import Job, Status, best_settings, in_process, in_processes, plan, sweep
@@ -130,7 +130,9 @@ def _teller(console: Console, total: int) -> Callable[[Status], None]:
     def tell(status: Status) -> None:
         nonlocal num
         num += 1
-        console.print(f"{num}/{total} {escape(status.job.name)}: {status.state}{_figures(status)}", soft_wrap=True)
+        console.print(
+            f"{num}/{total} {escape(status.job.name)}: {status.state}{escape(_figures(status))}", soft_wrap=True
+        )
 
     return tell
 
