@@ -6,12 +6,15 @@ import ast
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+import recollect
+
 ROOT = Path(__file__).parents[1] / "src" / "recollect"
-LEAVES = {"rng", "errors", "registry", "precision", "launch", "share", "place"}
+LEAVES = {"rng", "errors", "registry", "precision", "launch", "share", "place", "escaping"}
 ALLOWED = {
     "rng": set(),
     "errors": set(),
@@ -20,6 +23,7 @@ ALLOWED = {
     "launch": set(),
     "share": set(),
     "place": set(),
+    "escaping": set(),
     "core": {"rng", "precision"},
     "nets": LEAVES,
     "streams": LEAVES,
@@ -115,13 +119,21 @@ def test_the_search_for_devices_finds_them() -> None:
     assert forbidden("x.to(device, non_blocking=True)") == ["non_blocking"]
 
 
-def test_help_does_not_import_torch() -> None:
-    code = "import sys; sys.argv = ['recollect', '--help']\nimport recollect.cli.app as a\n"
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_and_version_do_not_import_torch(flag: str) -> None:
+    code = f"import sys; sys.argv = ['recollect', '{flag}']\nimport recollect.cli.app as a\n"
     code += "try: a.main()\nexcept SystemExit: pass\n"
     done = subprocess.run(
         [sys.executable, "-c", code + "print('torch' in sys.modules)"], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip().endswith("False")
+    if flag == "--version":
+        assert done.stdout.split() == [version("recollect-rfe"), "False"]
+
+
+def test_the_package_says_its_version() -> None:
+    assert recollect.__version__ == version("recollect-rfe")
+    assert "__version__" in dir(recollect)
 
 
 def test_files_stay_short() -> None:

@@ -19,11 +19,15 @@ _HOMES = {
     "stream_from_tensors": "recollect.streams",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
     """Public names load on first use, so that `recollect --help` does not wait for torch."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("recollect-rfe")
     if name not in _HOMES:
         raise AttributeError(f"module 'recollect' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

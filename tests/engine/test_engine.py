@@ -100,6 +100,39 @@ def test_both_evaluations_against_image_by_image(name: str) -> None:
         assert record.matrices["cil"][-1][j] == pytest.approx(100 * cil / len(task.test))
 
 
+@pytest.mark.parametrize("name", ["er", "rfe", "rfe-b"])
+def test_many_small_tasks_are_read_in_full_batches_by_one_reader(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many batches as the images of all tasks fill, and the same accuracies as task by task."""
+    stream = make_stream((2, 3, 2, 2, 2, 3), per_class=25)
+    learner = make_learner(name, stream, epochs=2, fixed_heads=(2, 3, 2, 2, 2, 3))
+    runtime, batches, num_readers = Runtime.choose("cpu"), list[int](), 0
+    teach(learner, Stream(stream.name, stream.tasks[:4], stream.pixels, stream.image_shape))
+    original = learner.reader
+
+    def counting(*args: Any, **options: Any) -> Any:
+        nonlocal num_readers
+        num_readers += 1
+        read = original(*args, **options)
+
+        def counted(x: torch.Tensor) -> Any:
+            batches.append(len(x))
+            return read(x)
+
+        return counted
+
+    monkeypatch.setattr(learner, "reader", counting)
+    monkeypatch.setattr("recollect.engine.evaluation.BATCH_SIZE", 100)
+    tasks = [stream.tasks[j] for j in (5, 0, 1, 2, 3, 4)]
+    empty = dataclasses.replace(stream.tasks[1].test, indices=torch.zeros(0).long(), labels=torch.zeros(0).long())
+    tasks[2] = dataclasses.replace(tasks[2], test=empty)
+    together = evaluate(learner, tasks, "test", stream.pixels, runtime)
+    assert (batches, num_readers) == ([100, 100, 75], 1)
+    alone = [evaluate(learner, [task], "test", stream.pixels, runtime) for task in tasks]
+    assert together == {key: [each[key][0] for each in alone] for key in together}
+    assert [accuracy is None for accuracy in together["cil"]] == [True, False, True, False, False, True]
+    assert any(accuracy != together["til"][0] for accuracy in together["til"])
+
+
 class Recorder(Observer):
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []

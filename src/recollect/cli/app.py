@@ -16,6 +16,7 @@ from cyclopts import CycloptsError, Parameter
 
 from recollect.cli import exporting, practice, studies  # noqa: F401  (they add their commands)
 from recollect.cli.base import app
+from recollect.escaping import escape, escape_controls
 from recollect.launch import launched
 
 if TYPE_CHECKING:
@@ -136,8 +137,6 @@ def resume(
 
 def _do(console: Console, config: RunConfig, out: Path, **words: Any) -> None:
     """Do a run, heeding signals, and show its result."""
-    from rich.markup import escape
-
     from recollect.cli.progress import ProgressBar
     from recollect.report.tables import print_result
     from recollect.runs import run as do_run
@@ -278,7 +277,7 @@ def refuse(message: object, *, always: bool = False) -> NoReturn:
 def say(message: object, *, always: bool = False) -> None:
     """Tell people; of several processes that have the same to say the first speaks."""
     if always or launched().rank == 0:
-        print(f"recollect: {message}", file=sys.stderr)
+        print(f"recollect: {escape_controls(str(message), keep_lines=True)}", file=sys.stderr)
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TimeElapsedColumn
 from rich.table import Table
 
 from recollect.audit import Audit, Finding, Searcher, files_of, read_images, take_stock
 from recollect.deploy import load_model
 from recollect.errors import UserError
+from recollect.escaping import escape
 from recollect.storage import read_json
 
 MOST_LINES = 20  # of a kind

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from recollect.cli.progress import ProgressBar
 from recollect.errors import UserError
+from recollect.escaping import escape
 from recollect.report.figures import draw_matrices
 from recollect.report.tables import print_comparison
 from recollect.runs import resolve, run

@@ -48,7 +48,7 @@ def export_images(
     """
     from rich.progress import Progress
 
-    from recollect.cli.console import stdout
+    from recollect.cli.console import print_text, stdout
     from recollect.errors import UserError
     from recollect.runs import parse, resolve
     from recollect.streams import open_stream
@@ -63,4 +63,4 @@ def export_images(
     with Progress(console=console, transient=True) as bar:
         written = bar.add_task("Writing images", total=count_images(found, test_per_class))
         num = export_stream(found, out, test_per_class=test_per_class, advance=lambda: bar.advance(written))
-    console.print(f"{num} images of {len(found.tasks)} tasks are in {out}/train and {out}/test.", markup=False)
+    print_text(f"{num} images of {len(found.tasks)} tasks are in {out}/train and {out}/test.")

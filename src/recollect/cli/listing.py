@@ -6,9 +6,9 @@ import inspect
 import json
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from recollect.escaping import escape
 from recollect.methods import methods
 from recollect.nets import backbones
 from recollect.runs import available_options, describe
@@ -27,22 +27,21 @@ def print_all(console: Console) -> None:
     ):
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
         for name, about in rows.items():
-            table.add_row(f"[bold]{name}[/]", escape(about))
+            table.add_row(f"[bold]{escape(name)}[/]", escape(about))
         console.print(table, "")
-    console.print("Options: recollect list --stream S --method M [--backbone B]")
+    console.print(escape("Options: recollect list --stream S --method M [--backbone B]"))
 
 
 def print_options(console: Console, stream: str, method: str, backbone: str | None) -> None:
     """Every option of such a run, as it is given to --set."""
     found = available_options(stream, method, backbone)
-    table = Table(title=f"options of {method} on {stream}", title_justify="left", box=None, padding=(0, 2))
+    table = Table(title=escape(f"options of {method} on {stream}"), title_justify="left", box=None, padding=(0, 2))
     table.add_column("option", no_wrap=True)
     for column in ("may be", "default", ""):
         table.add_column(column, overflow="fold")
     for section, options in found.items():
         for name, option in options.items():
-            table.add_row(
-                f"{section}.[bold]{name}[/]", describe(option.hint), json.dumps(option.default), escape(option.about)
-            )
+            words = (describe(option.hint), json.dumps(option.default), option.about)
+            table.add_row(f"{section}.[bold]{escape(name)}[/]", *map(escape, words))
     console.print(table)
     console.print("Give them as --set key=value; the part before the dot may be left out where the name is unique.")

@@ -188,11 +188,14 @@ def export(model: Path, file: Path) -> None:
     file
         The file to write, such as model.onnx.
     """
+    from recollect.cli.console import print_text
     from recollect.deploy import ContinualClassifier
     from recollect.deploy.export import export as write
 
     write(ContinualClassifier.load(model), file)
-    print(f"{file} takes bytes [n, 3, size, size] and gives probabilities; its metadata says the classes and the rest.")
+    print_text(
+        f"{file} takes bytes [n, 3, size, size] and gives probabilities; its metadata says the classes and the rest."
+    )
 
 
 @app.command
@@ -206,6 +209,7 @@ def rollback(model: Path, *, to: str) -> None:
     to
         The last task that is to stay, or the name of a version as `recollect inspect` shows them.
     """
+    from recollect.cli.console import print_text
     from recollect.cli.practising import go_back
 
-    print(go_back(model, to))
+    print_text(go_back(model, to))

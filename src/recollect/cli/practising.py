@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
@@ -37,6 +36,7 @@ from recollect.deploy.report import Checked, check, describe, measure_shift
 from recollect.deploy.report import as_json as check_as_json
 from recollect.engine import Runtime
 from recollect.errors import UserError
+from recollect.escaping import escape
 from recollect.storage import lock_folder
 from recollect.sweeps.estimate import seconds_an_image
 
@@ -182,7 +182,7 @@ def inspect_model(console: Console, folder: Path, images: Path | None, device: s
     for name, owners in twice.items():
         console.print(f"{escape(name)} was learned in {', '.join(map(escape, owners))}; its probability is their sum.")
     console.print(
-        f"Version {about['version']}; {about['values'] / 1e6:.2f} M values, {about['bytes'] / 2**20:.1f} MB. "
+        f"Version {escape(about['version'])}; {about['values'] / 1e6:.2f} M values, {about['bytes'] / 2**20:.1f} MB. "
         f"Versions to go back to: {', '.join(map(escape, others)) or 'none'}. Images kept: [bold]{kept or 'none'}[/].\n"
         "Right when learned, of validation images: told their task, and among all classes then known.\n"
         "Drift is the RMSE that learning a task moved features by, and what its retrospector leaves of that."

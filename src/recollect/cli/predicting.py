@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.data import UNKNOWN, read_images
 from recollect.deploy.learning import check_name
 from recollect.errors import UserError
+from recollect.escaping import escape
 from recollect.streams.images import SUFFIXES, is_litter
 
 CHUNK = 512  # images read at a time

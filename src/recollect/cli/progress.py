@@ -6,10 +6,10 @@ from time import perf_counter
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from recollect.engine import Observer
+from recollect.escaping import escape
 
 
 class ProgressBar(Observer):
@@ -19,7 +19,7 @@ class ProgressBar(Observer):
         self._console = console
         self._title = escape(title)
         self._progress = Progress(
-            TextColumn(f"[bold]{escape(title)}[/] {{task.description}}"),
+            TextColumn("[bold]{task.fields[title]}[/] {task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[figures]}"),
@@ -42,7 +42,7 @@ class ProgressBar(Observer):
     def phase(self, title: str, num_images: int) -> None:
         if self._task is not None:
             self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(title, total=num_images, figures="")
+        self._task = self._progress.add_task(escape(title), total=num_images, title=self._title, figures="")
         self._started, self._num_images = perf_counter(), 0
         self._loss = self._accuracy = None
 

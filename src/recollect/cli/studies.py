@@ -129,19 +129,20 @@ def tune(
         Processor threads; 0 leaves torch's own choice.
     """
     from recollect.cli.console import stdout
+    from recollect.escaping import escape
     from recollect.sweeps.tune import Trial, load_space
     from recollect.sweeps.tune import tune as search
 
     console = stdout()
 
     def tell(trial: Trial) -> None:
-        console.print(f"trial {trial.number}: {trial.chosen}, validation {trial.validation:.2f} %", soft_wrap=True)
+        chosen = escape(str(trial.chosen))
+        console.print(f"trial {trial.number}: {chosen}, validation {trial.validation:.2f} %", soft_wrap=True)
 
     words = {"data_root": data_root, "device": device, "threads": threads}
     best = search(load_space(space), out, trials, precision=precision, told=tell, **words)[0]
-    console.print(
-        f"Best of {trials}: [bold]{best.chosen}[/], validation {best.validation:.2f} %; test was not looked at."
-    )
+    figures = f"validation {best.validation:.2f} %; test was not looked at."
+    console.print(f"Best of {trials}: [bold]{escape(str(best.chosen))}[/], {figures}")
 
 
 @app.command
@@ -157,10 +158,9 @@ def report(runs: list[Path], *, out: Path, title: str = "recollect report") -> N
     title
         The page's title.
     """
-    from rich.markup import escape
-
     from recollect.cli.console import stdout
     from recollect.errors import UserError
+    from recollect.escaping import escape
     from recollect.report.write import write_report
     from recollect.runs import find_results
 
@@ -175,7 +175,7 @@ def report(runs: list[Path], *, out: Path, title: str = "recollect report") -> N
 
 @app.command
 def best(runs: list[Path]) -> None:
-    """Of the runs of a grid, show the settings with the best validation accuracy of each stream and method.
+    """Of the runs of a grid, show the settings with the best validation accuracy for each stream and method.
 
     Parameters
     ----------

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
 from recollect.errors import UserError
+from recollect.escaping import escape
 from recollect.report.tables import spread
 from recollect.runs import find_results
 from recollect.storage.documents import parse_json
@@ -104,23 +105,24 @@ def print_best(console: Console, runs: Sequence[Path]) -> None:
     found = best_settings(find_results(runs).values())
     if not found:
         raise UserError(
-            f"no results with validation accuracy under {', '.join(map(str, runs))}; give folders of a grid"
+            f"nothing to choose from by validation accuracy under {', '.join(map(str, runs))}; give folders of a grid"
         )
     table = Table("stream", "method", box=None, padding=(0, 2))
-    table.add_column("chosen", overflow="fold")
+    has_conditions = any(choice.conditions for choice in found)
+    for title in ["among runs with"] * has_conditions + ["chosen"]:
+        table.add_column(title, overflow="fold")
     for title in ("validation TIL", "of"):
         table.add_column(title, justify="right")
     for choice in found:
-        settings = " ".join(f"{key}={json.dumps(value)}" for key, value in choice.settings.items()) or "as it comes"
-        table.add_row(
-            escape(choice.stream),
-            escape(choice.method),
-            escape(settings),
-            f"{choice.validation:.2f}",
-            str(choice.num_tried),
-        )
+        words = [_words(choice.conditions)] * has_conditions + [_words(choice.settings) or "as it comes"]
+        names = [escape(text) for text in (choice.stream, choice.method, *words)]
+        table.add_row(*names, f"{choice.validation:.2f}", str(choice.num_tried))
     console.print(table)
     console.print("Chosen by accuracy on validation images; test accuracy was not looked at.")
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
 
 
 def _teller(console: Console, total: int) -> Callable[[Status], None]:
@@ -129,7 +131,9 @@ def _teller(console: Console, total: int) -> Callable[[Status], None]:
     def tell(status: Status) -> None:
         nonlocal num
         num += 1
-        console.print(f"{num}/{total} {escape(status.job.name)}: {status.state}{_figures(status)}", soft_wrap=True)
+        console.print(
+            f"{num}/{total} {escape(status.job.name)}: {status.state}{escape(_figures(status))}", soft_wrap=True
+        )
 
     return tell
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from recollect.engine.runtime import Runtime, to_host
 from recollect.methods import Learner
-from recollect.methods.learner import num_right
 from recollect.metrics import on_principal_axes, rmse, shown_rows, squared_error
 from recollect.streams import Pixels, Split, Task
 
@@ -29,29 +28,37 @@ def plain_batches(split: Split, pixels: Pixels, runtime: Runtime) -> Iterator[tu
 def evaluate(
     learner: Learner[Any], tasks: Sequence[Task], part: Literal["test", "validation"], pixels: Pixels, runtime: Runtime
 ) -> Accuracies:
-    """Accuracy in percent on each task: within the task (til), over all units (cil), and til without the chain."""
+    """Accuracy in percent on each task: within the task (til), over all units (cil), and til without the chain.
+
+    Batches go across the borders of tasks: a batch has a cost of its own, which grows with the hops of a chain, so many
+    small tasks are not read one by one.
+    """
     learner.eval()
-    read = learner.reader(runtime.dtype, without_chain=True)
-    found: Accuracies = {"til": [], "cil": [], "til_without_chain": []}
-    for task in tasks:
-        split: Split = getattr(task, part)
-        units, seen = learner.network.units(task.info.index), learner.network.seen()
-        learned = task.info.index < learner.network.num_tasks
-        right = torch.zeros(3, dtype=torch.int64, device=runtime.device)
-        has_chain = False
-        for x, y in plain_batches(split, pixels, runtime):
-            with runtime.autocast():
-                scores = read(x)
-            right[0] += num_right(scores.til[:, units], y - units.start)
-            right[1] += num_right(scores.cil[:, seen], y) if learned else 0
-            if scores.til_without_chain is not None:
-                has_chain = True
-                right[2] += num_right(scores.til_without_chain[:, units], y - units.start)
-        percent = [100 * count / len(split) if len(split) else None for count in right.tolist()]
-        found["til"].append(percent[0])
-        found["cil"].append(percent[1] if learned else None)  # a task to come has no place in the ranking yet
-        found["til_without_chain"].append(percent[2] if has_chain else None)
-    return found
+    network, read = learner.network, learner.reader(runtime.dtype, without_chain=True)
+    splits: list[Split] = [getattr(task, part) for task in tasks]
+    correct: dict[str, list[Tensor]] = {"til": [], "cil": [], "til_without_chain": []}
+    for x, y in plain_batches(Split.concatenate(splits), pixels, runtime):
+        with runtime.autocast():
+            scores = read(x)
+        correct["til"].append(network.within_task(scores.til, y).argmax(dim=1) == y)
+        if network.num_tasks:
+            correct["cil"].append(scores.cil[:, network.seen()].argmax(dim=1) == y)
+        if scores.til_without_chain is not None:
+            correct["til_without_chain"].append(network.within_task(scores.til_without_chain, y).argmax(dim=1) == y)
+    accuracies = {name: _percent_per_task(rows, splits) for name, rows in correct.items()}
+    for place, task in enumerate(tasks):
+        if task.info.index >= network.num_tasks:
+            accuracies["cil"][place] = None  # a task to come has no place in the ranking yet
+    return accuracies
+
+
+def _percent_per_task(correct: Sequence[Tensor], splits: Sequence[Split]) -> list[float | None]:
+    """From whether each image of all splits is classified correctly; None where there is no image, or nothing known."""
+    if not correct:
+        return [None] * len(splits)
+    sizes = [len(split) for split in splits]
+    counts = torch.stack([rows.sum() for rows in torch.cat(list(correct)).split(sizes)]).tolist()
+    return [100 * count / size if size else None for count, size in zip(counts, sizes, strict=True)]
 
 
 @torch.inference_mode()

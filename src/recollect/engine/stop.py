@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from recollect.errors import StoppedError
@@ -34,7 +34,9 @@ def listening(*, aloud: bool = True) -> Iterator[StopRequest]:
             raise KeyboardInterrupt
         request.number = number
         if aloud:
-            print("\nrecollect: finishing the step and saving; once more to stop at once", file=sys.stderr, flush=True)
+            with suppress(OSError):  # nobody reads it any more: the terminal was closed, or the parent has died
+                message = "\nrecollect: finishing the step and saving; once more to stop at once"
+                print(message, file=sys.stderr, flush=True)
 
     before = {number: signal.signal(number, heed) for number in SIGNALS}
     try:

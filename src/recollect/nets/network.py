@@ -82,7 +82,9 @@ class Network(nn.Module):
     def cross_entropy(self, logits: Float[Tensor, "b units"], y: Int[Tensor, " b"], units: str) -> Float[Tensor, ""]:
         """Cross-entropy over all units seen so far, or over the units of each image's own task (`units="task"`)."""
         logits = at_least_single(logits)[:, self.seen()]
-        if units == "task":
-            tasks = self.task_of_unit[self.seen()]
-            logits = logits.masked_fill(tasks[None, :] != tasks[y][:, None], float("-inf"))
-        return F.cross_entropy(logits, y)
+        return F.cross_entropy(self.within_task(logits, y) if units == "task" else logits, y)
+
+    def within_task(self, logits: Float[Tensor, "b units"], y: Int[Tensor, " b"]) -> Float[Tensor, "b units"]:
+        """The logits with -∞ at the units of other tasks than that of each image's label."""
+        tasks = self.task_of_unit[: logits.shape[1]]
+        return logits.masked_fill(tasks[None, :] != tasks[y][:, None], float("-inf"))

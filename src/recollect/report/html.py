@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from html import escape
 from importlib.resources import files
 from typing import Any
 
+from recollect.escaping import escape_html
 from recollect.report.collect import Experiment, Result, Variant
 from recollect.report.layout import Sheet
 from recollect.report.sheets import named
@@ -21,12 +21,12 @@ def page(experiments: Sequence[Experiment], tables: Sequence[Sequence[Sheet]], t
     data = {"experiments": [_experiment(experiment) for experiment in experiments]}
     num = sum(len(variant.results) for experiment in experiments for variant in experiment.variants)
     blocks = [
-        f"<details{' open' if place == 0 else ''}><summary>{escape(experiment.title)}</summary>"
+        f"<details{' open' if place == 0 else ''}><summary>{escape_html(experiment.title)}</summary>"
         f"{''.join(sheet.html() for sheet in found)}</details>"
         for place, (experiment, found) in enumerate(zip(experiments, tables, strict=True))
     ]
     fields = {
-        "title": escape(title),
+        "title": escape_html(title),
         "subtitle": f"Runs: {num}. Experiments: {len(experiments)}. Made by recollect from the runs' own results.",
         "style": parts["css"],
         "tables": "\n".join(blocks),

@@ -6,12 +6,8 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from html import escape
 
-LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "±": r"$\pm$", "–": "--",
-    "≥": r"$\geq$", "·": r"$\cdot$", "α": r"$\alpha$",
-}  # fmt: skip
+from recollect.escaping import escape_csv, escape_html, escape_latex, escape_markdown
 
 
 @dataclass(frozen=True)
@@ -37,38 +33,37 @@ class Sheet:
     def markdown(self) -> str:
         marks = {"best": "**{}**", "second": "<u>{}</u>"}
         head = ["---", *["---:"] * (len(self.columns) - 1)]
-        body = self._body(lambda text: " ".join(text.replace("<", "&lt;").replace("|", r"\|").split()), marks)
-        lines = [f"| {' | '.join(line)} |" for line in (list(self.columns), head, *body)]
-        return "\n".join([f"### {self.title}", "", *lines, "", *(f"- {note}" for note in self.notes), ""])
+        body = self._body(escape_markdown, marks)
+        lines = [f"| {' | '.join(line)} |" for line in (map(escape_markdown, self.columns), head, *body)]
+        notes = [f"- {escape_markdown(note)}" for note in self.notes]
+        return "\n".join([f"### {escape_markdown(self.title)}", "", *lines, "", *notes, ""])
 
     def latex(self) -> str:
-        def safe(text: str) -> str:
-            return "".join(LATEX.get(letter, letter) for letter in text)
-
         marks = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
-        lines = [" & ".join(line) + r" \\" for line in self._body(safe, marks)]
+        lines = [" & ".join(line) + r" \\" for line in self._body(escape_latex, marks)]
+        caption = f"{escape_latex(self.title)}. {escape_latex(' '.join(self.notes))}"
         return "\n".join([
-            r"\begin{table}", r"\centering", rf"\caption{{{safe(self.title)}. {safe(' '.join(self.notes))}}}",
+            r"\begin{table}", r"\centering", rf"\caption{{{caption}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", r"\toprule",
-            " & ".join(map(safe, self.columns)) + r" \\", r"\midrule", *lines, r"\bottomrule",
+            " & ".join(map(escape_latex, self.columns)) + r" \\", r"\midrule", *lines, r"\bottomrule",
             r"\end{tabular}", r"\end{table}", "",
         ])  # fmt: skip
 
     def csv(self) -> str:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerows([self.columns, *self._body(str, {})])
+        writer.writerows([map(escape_csv, self.columns), *self._body(escape_csv, {})])
         return out.getvalue()
 
     def html(self) -> str:
         marks = {"best": "<strong>{}</strong>", "second": "<u>{}</u>"}
-        head = "".join(f'<th scope="col">{escape(column)}</th>' for column in self.columns)
+        head = "".join(f'<th scope="col">{escape_html(column)}</th>' for column in self.columns)
         rows = []
-        for first, *rest in self._body(escape, marks):
+        for first, *rest in self._body(escape_html, marks):
             cells = "".join(f"<td>{cell}</td>" for cell in rest)
             rows.append(f'<tr><th scope="row">{first}</th>{cells}</tr>')
-        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        title = escape(self.title)
+        notes = "".join(f"<li>{escape_html(note)}</li>" for note in self.notes)
+        title = escape_html(self.title)
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         scroll = f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">{table}</div>'
         below = f"<ul>{notes}</ul>" if notes else ""

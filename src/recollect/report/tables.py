@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from recollect.escaping import escape
+
 Result = Mapping[str, Any]
 
 
@@ -33,7 +35,7 @@ def print_comparison(console: Console, results: Mapping[str, Sequence[Result]]) 
             for setting in ("til", "cil")
             for figure in ("average_accuracy", "forgetting")
         ]
-        table.add_row(method, *cells, "all" if method == "joint" else str(found[0]["memory"]["samples"]))
+        table.add_row(escape(method), *cells, "all" if method == "joint" else str(found[0]["memory"]["samples"]))
     console.print(table)
     console.print("TIL: the task is known. CIL: it is not. Forgetting: the best a task ever had, less what is left.")
 

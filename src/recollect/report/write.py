@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from recollect.errors import UserError
+from recollect.escaping import escape_markdown
 from recollect.report.collect import Result, collect
 from recollect.report.figures import draw_experiment
 from recollect.report.html import page
@@ -20,9 +21,9 @@ def write_report(results: Iterable[Result], out: Path, title: str = "recollect r
         raise UserError("there is no result to report; give folders in which runs have finished")
     tables = [list(sheets(experiment)) for experiment in experiments]
     texts = {out / "report.html": page(experiments, tables, title)}
-    parts = [f"# {title}", ""]
+    parts = [f"# {escape_markdown(title)}", ""]
     for experiment, found in zip(experiments, tables, strict=True):
-        parts += [f"## {experiment.title}", "", *(sheet.markdown() for sheet in found)]
+        parts += [f"## {escape_markdown(experiment.title)}", "", *(sheet.markdown() for sheet in found)]
         for sheet in found:
             texts[out / "tables" / f"{sheet.name}.md"] = sheet.markdown()
             texts[out / "tables" / f"{sheet.name}.tex"] = sheet.latex()

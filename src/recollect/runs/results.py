@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +14,8 @@ import msgspec
 from recollect.storage.documents import parse_json
 
 MOST_BYTES = 64 << 20
+SKIPPED = re.compile(r"checkpoint|\..*|.*unfinished", re.DOTALL)  # folders
+VANISHED = (FileNotFoundError, NotADirectoryError)  # beside a run under way files and folders come and go
 Matrix = list[list[float | None]]
 Point = tuple[float, float]
 
@@ -88,13 +92,14 @@ class ResultFile(TypedDict):
 def find_results(folders: Sequence[Path]) -> dict[Path, dict[str, Any]]:
     """Every JSON file under the folders (or named itself) that is a run's result, in the order of their names.
 
-    A `result.json` that is none, or any file too large to be one, is said and passed over.
+    A `result.json` that is none, or any file too large to be one, is reported and skipped. Checkpoints, hidden and
+    unfinished folders and links to folders are not looked into.
     """
     return {path: found for folder in folders for path, found in _walk(folder)}
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    for path in [folder] if folder.is_file() else sorted(folder.rglob("*.json")):
+    for path in [folder] if folder.is_file() else sorted(_json_files(folder)):
         try:
             if path.stat().st_size > MOST_BYTES:
                 warnings.warn(
@@ -102,7 +107,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
                 )
                 continue
             found = parse_json(path.read_bytes(), dict[str, Any])
-        except FileNotFoundError:  # a run under way has replaced it
+        except VANISHED:
             continue
         except (ValueError, OSError) as error:
             problem = str(error)
@@ -112,6 +117,16 @@ def _walk(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield path, found
         elif path.name == "result.json" or path == folder:
             warnings.warn(f"{path} is no result ({problem}); it is left out", stacklevel=4)
+
+
+def _json_files(folder: Path) -> Iterator[Path]:
+    def report(error: OSError) -> None:
+        if not isinstance(error, VANISHED):
+            warnings.warn(f"{error.filename} cannot be read ({error.strerror}); it is left out", stacklevel=6)
+
+    for parent, folders, files in os.walk(folder, onerror=report):
+        folders[:] = [name for name in folders if not SKIPPED.fullmatch(name)]
+        yield from (Path(parent, name) for name in files if name.endswith(".json"))
 
 
 def problem_of(found: Any) -> str:

@@ -6,17 +6,13 @@ with the worker, keeps two from doing the same run.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from recollect.engine import StopRequest
 from recollect.errors import UserError
-from recollect.sweeps.execute import MOST_DEATHS, MOST_REASON, Engine, Status, work
-
-WAIT_SECONDS = 0.5
-LOCKED_SECONDS = 60.0  # how long a run waits for a folder whose holder has just died on another machine
+from recollect.sweeps.execute import MOST_DEATHS, MOST_REASON, WAIT_SECONDS, Engine, Status, work_once_free
 
 
 def on_ray(address: str | None, cpus: float, gpus: float) -> Engine:
@@ -62,9 +58,4 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Engine:
 
 
 def _on_worker(config: Mapping[str, Any], folder: Path, words: Mapping[str, Any]) -> str | None:
-    started = time.monotonic()
-    while True:
-        reason = work(config, folder, words, heed_signals=False)
-        if reason is None or "is working on" not in reason or time.monotonic() - started > LOCKED_SECONDS:
-            return reason
-        time.sleep(WAIT_SECONDS)
+    return work_once_free(config, folder, words, heed_signals=False)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -26,6 +29,9 @@ from recollect.sweeps.preset import Job
 
 MOST_DEATHS = 3  # a process that dies without a word is started again so often
 MOST_REASON = 8000  # letters
+GRACE_SECONDS = 30.0  # in which a worker whose sweep has died may finish its step and save
+HELD_SECONDS = 60.0  # how long a run waits for a folder that another process, perhaps an ending one, works on
+WAIT_SECONDS = 0.5
 State = Literal["waiting", "running", "done", "failed"]
 
 
@@ -141,6 +147,25 @@ def work(config: Mapping[str, Any], folder: Path, words: Mapping[str, Any], *, h
     return None
 
 
+def work_once_free(
+    config: Mapping[str, Any],
+    folder: Path,
+    words: Mapping[str, Any],
+    *,
+    heed_signals: bool = True,
+    stop: StopRequest | None = None,
+) -> str | None:
+    """As `work`, once nobody else holds the folder: a killed sweep's worker does until it has saved."""
+    started = time.monotonic()
+    while True:
+        reason = work(config, folder, words, heed_signals=heed_signals)
+        if reason is None or "is working on" not in reason or time.monotonic() - started > HELD_SECONDS:
+            return reason
+        time.sleep(WAIT_SECONDS)
+        if stop is not None:
+            stop.check()
+
+
 def in_process(
     todo: Sequence[Status], words: Mapping[str, Any], stop: StopRequest
 ) -> Iterator[tuple[Status, str | None]]:
@@ -149,7 +174,7 @@ def in_process(
         if stop.number is not None:
             return
         status.begin()
-        yield status, work(status.job.config.to_json(), status.folder, words)
+        yield status, work_once_free(status.job.config.to_json(), status.folder, words, stop=stop)
 
 
 def in_processes(num: int) -> Engine:
@@ -232,8 +257,21 @@ class _Process:
 def _in_child(pipe: Connection, config: Mapping[str, Any], folder: Path, words: Mapping[str, Any]) -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches the sweep alone, which asks each run once
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        reason = work(config, folder, words)
-        pipe.send(("done" if reason is None else "failed", reason))
+        reason = work_once_free(config, folder, words)
+        said = ("done" if reason is None else "failed", reason)
     except (StoppedError, KeyboardInterrupt):
-        pipe.send(("stopped", ""))
+        said = ("stopped", "")
+    with suppress(BrokenPipeError):  # the sweep has died
+        pipe.send(said)
+
+
+def _end_with_parent() -> None:
+    """Wait for the sweep to end, however it does; then save and end as on SIGTERM, at once after a grace period."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()  # reads a pipe that the system closes with the parent
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    os._exit(128 + signal.SIGTERM)

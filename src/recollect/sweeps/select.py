@@ -2,64 +2,125 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-SHARED = ("stream", "backbone", "training")
+SECTIONS = ("method", "stream", "backbone", "training")
+DECIDE_VALIDATION = ("tasks", "class_order", "train_per_class", "validation")
+"""Stream options that decide which images are validated on, and among which classes."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The settings of one stream, method and memory that did best, of those tried."""
+    """The settings that did best, of those tried under the same conditions."""
 
     stream: str
     method: str
+    conditions: dict[str, Any]
+    """What tells these runs from others of the same stream and method that they cannot be compared with."""
     settings: dict[str, Any]
-    """Those of the method that differ among the runs tried, and the memory."""
+    """Those that differ among the runs tried, and the memory; named with their section unless it is the method."""
     validation: float
     """Mean task-incremental accuracy on validation images over the seeds."""
     num_tried: int
 
 
+@dataclass(frozen=True)
+class _Group:
+    """Runs whose validation accuracies can be compared: seeds of each of the settings tried."""
+
+    conditions: dict[str, Any]
+    tried: dict[str, dict[int, Mapping[str, Any]]]
+
+    def describe(self) -> dict[str, Any]:
+        """Its conditions, and the options of the stream that all its runs share: they may be why its data is other."""
+        settings = [_settings(next(iter(seeds.values()))) for seeds in self.tried.values()]
+        varied = _varied(settings)
+        shared = {key: value for key, value in settings[0].items() if key.startswith("stream.") and key not in varied}
+        return self.conditions | shared
+
+
 def best_settings(results: Iterable[Mapping[str, Any]]) -> list[Choice]:
-    """For runs on the same data, alike in all but the method's settings, those with the best mean validation accuracy.
+    """For runs of a method that validate on the same images and classes, the settings with the best mean accuracy.
 
-    Memory budgets are separate groups. Only seeds that all settings of a group were run with are compared.
+    Any setting may be chosen but the memory's budget, the backbone's name, precision and fixed heads, and those of the
+    stream that decide what is validated on. Only seeds that all settings of a group were run with are compared.
     """
-    unique = {(result["config"]["hash"], result.get("data")): result for result in results}
-    groups: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
-    for result in unique.values():
-        config = result["config"]
+    groups: dict[str, _Group] = {}
+    for result in results:
         if result.get("validation", {}).get("til") is not None:
-            shared = [sorted(config[section].items()) for section in SHARED]
-            besides = [result.get("data"), *(config.get(key) for key in ("fixed_heads", "precision"))]
-            group = groups.setdefault(
-                repr([shared, besides, config["method"]["name"], config["method"].get("memory")]), {}
-            )
-            group.setdefault(repr(_settings(config)), []).append(result)
-    found = [_choose(tried) for tried in groups.values()]
-    return sorted((choice for choice in found if choice), key=lambda c: (c.stream, c.method, str(c.settings)))
+            conditions = _conditions(result)
+            group = groups.setdefault(repr(conditions), _Group(conditions, {}))
+            group.tried.setdefault(repr(_settings(result)), {})[result["seed"]] = result
+    choices = [_choose(group, groups.values()) for group in groups.values()]
+    return sorted(
+        (choice for choice in choices if choice), key=lambda c: (c.stream, c.method, str(c.conditions), str(c.settings))
+    )
 
 
-def _choose(tried: Mapping[str, list[Mapping[str, Any]]]) -> Choice | None:
-    common = set.intersection(*({result["seed"] for result in each} for each in tried.values()))
-    if not common:
-        return None
-    settings = {key: _settings(each[0]["config"]) for key, each in tried.items()}
-    names = {name for own in settings.values() for name in own}
-    varied = {name for name in names if len({repr(own.get(name)) for own in settings.values()}) > 1}
-    score = {
-        key: fmean(result["validation"]["til"] for result in each if result["seed"] in common)
-        for key, each in tried.items()
+def _conditions(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What has to be the same for accuracies to be compared; without a digest of the data all options of the stream."""
+    config, data = result["config"], result.get("data")
+    stream = {
+        f"stream.{key}": value
+        for key, value in sorted(config["stream"].items())
+        if key != "name" and (data is None or key in DECIDE_VALIDATION)
     }
-    best = max(score, key=score.__getitem__)
-    config = tried[best][0]["config"]
-    chosen = {"memory": config["method"]["memory"]} if "memory" in config["method"] else {}
-    chosen |= {name: value for name, value in settings[best].items() if name in varied}
-    return Choice(config["stream"]["name"], config["method"]["name"], chosen, score[best], len(tried))
+    return {
+        "stream": config["stream"]["name"],
+        "method": config["method"]["name"],
+        "memory": config["method"].get("memory"),
+        "backbone": config["backbone"]["name"],
+        **stream,
+        "data": data,
+        "fixed_heads": config.get("fixed_heads"),
+        "precision": config.get("precision"),
+    }
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config["method"].items() if key not in ("name", "memory")}
+def _settings(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What may be chosen, by name."""
+    config, conditions = result["config"], _conditions(result)
+    elsewhere = {key for section in SECTIONS[1:] for key in config[section]}
+    return {
+        key if section == "method" and key not in elsewhere else f"{section}.{key}": value
+        for section in SECTIONS
+        for key, value in sorted(config[section].items())
+        if key != "name" and f"{section}.{key}" not in {*conditions, "method.memory"}
+    }
+
+
+def _choose(group: _Group, groups: Iterable[_Group]) -> Choice | None:
+    stream, method, memory = (group.conditions[key] for key in ("stream", "method", "memory"))
+    common = set.intersection(*({*seeds} for seeds in group.tried.values()))
+    if not common:
+        num = len(group.tried)
+        warnings.warn(f"{stream}, {method}: no seed was run with all {num} settings, so none is chosen", stacklevel=3)
+        return None
+    settings = {key: _settings(next(iter(seeds.values()))) for key, seeds in group.tried.items()}
+    scores = {key: fmean(seeds[s]["validation"]["til"] for s in common) for key, seeds in group.tried.items()}
+    best = max(scores, key=scores.__getitem__)
+    chosen = {} if memory is None else {"memory": memory}
+    chosen |= {name: settings[best][name] for name in _varied(settings.values()) if name in settings[best]}
+    conditions = {name: group.describe().get(name) for name in _differences(group, groups)}
+    return Choice(stream, method, conditions, chosen, scores[best], len(group.tried))
+
+
+def _differences(group: _Group, groups: Iterable[_Group]) -> list[str]:
+    """Names of what tells the groups of one stream and method apart, but for the memory, which is always shown."""
+    same = [g for g in groups if all(g.conditions[key] == group.conditions[key] for key in ("stream", "method"))]
+    varied = _varied(g.conditions for g in same)
+    if "data" in varied:
+        known = [g.describe() for g in same]
+        varied += [key for key in _varied(known) if key not in varied and all(key in each for each in known)]
+    return [name for name in varied if name != "memory"]
+
+
+def _varied(dicts: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Keys whose values differ, or that some have and others have not."""
+    known = list(dicts)
+    names = dict.fromkeys(name for each in known for name in each)
+    return [name for name in names if len({repr(each.get(name)) for each in known}) > 1]

@@ -1,0 +1,116 @@
+"""A sweep that is killed takes its workers along, and the same command finishes it."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recollect.runs.lock import locked
+
+from recollect.engine import StopRequest, listening
+from recollect.errors import StoppedError
+from recollect.sweeps import execute, in_process, plan, sweep
+from tests.sweeps.test_sweeps import PRESET, WORDS, events, jobs_of
+
+
+@pytest.fixture
+def preset(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(PRESET)
+    return path
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and that nobody has asked after does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_workers_end_with_a_killed_sweep_and_the_same_command_finishes_it(preset: Path, tmp_path: Path) -> None:
+    """They save first, though nobody reads what they say; the second sweep does not wait until they have ended."""
+    out = tmp_path / "out"
+    slow = ["--set", "epochs=40", "stream.train_per_class=40", "--seeds", "0", "--threads", "1", "--precision", "fp32"]
+    command = [sys.executable, "-m", "recollect", "sweep", str(preset), "--workers", "2", *slow, "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while (
+            process.poll() is None
+            and sum(bool(events(log.parent, "epoch")) for log in out.glob("*/*/*/events.jsonl")) < 2
+        ):
+            time.sleep(0.05)
+        holders = [int(path.read_text()) for path in out.glob("*/*/*/lock")]
+        assert len(holders) == 2
+        assert all(map(is_alive, holders))
+        process.kill()
+    killed = time.monotonic()
+    done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while any(map(is_alive, holders)) and time.monotonic() - killed < 25:
+        time.sleep(0.05)
+    assert not any(map(is_alive, holders))
+    said = done.communicate()
+    assert done.returncode == 0, said
+    assert "4 of 4 runs are done" in said[0]
+    assert len(events(out, "stopped")) == 2
+    assert len(events(out, "finished")) == 4
+
+
+@pytest.mark.filterwarnings("ignore:no validation images")
+def test_a_run_that_another_process_holds_is_waited_for_but_not_for_ever(
+    preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = jobs_of(preset, seeds=[0])[:1]
+    (tmp_path / jobs[0].name).mkdir(parents=True)
+    reasons: list[str | None] = []
+    held = ExitStack()
+    original = execute.work
+
+    def work(*args: Any, **options: Any) -> str | None:
+        reasons.append(original(*args, **options))
+        if len(reasons) == 3:
+            held.close()
+        return reasons[-1]
+
+    monkeypatch.setattr(execute, "work", work)
+    monkeypatch.setattr(execute, "WAIT_SECONDS", 0.0)
+    with held:
+        held.enter_context(locked(tmp_path / jobs[0].name))
+        with monkeypatch.context() as patched:
+            patched.setattr(execute, "HELD_SECONDS", -1.0)
+            statuses = plan(jobs, tmp_path, device="cpu")
+            sweep(statuses, tmp_path, engine=in_process, **WORDS)
+        assert [status.state for status in statuses] == ["failed"]
+        statuses = plan(jobs, tmp_path, device="cpu")
+        sweep(statuses, tmp_path, engine=in_process, **WORDS)
+    assert [status.state for status in statuses] == ["done"]
+    assert [reason is None for reason in reasons] == [False, False, False, True]
+    assert all("is working on" in reason for reason in reasons[:3] if reason)
+
+
+def test_a_stop_asked_for_while_a_run_is_waited_for_is_raised(preset: Path, tmp_path: Path) -> None:
+    jobs = jobs_of(preset, seeds=[0])[:1]
+    folder = tmp_path / jobs[0].name
+    folder.mkdir(parents=True)
+    stop = StopRequest()
+    stop.number = signal.SIGTERM
+    with locked(folder), pytest.raises(StoppedError):
+        execute.work_once_free(jobs[0].config.to_json(), folder, WORDS, stop=stop)
+
+
+def test_a_stop_is_heeded_where_stderr_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stderr", Closed())
+    with listening() as stop:
+        signal.raise_signal(signal.SIGTERM)
+    assert stop.number == signal.SIGTERM
