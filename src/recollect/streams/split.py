@@ -14,6 +14,14 @@ from recollect.share import WHOLE, Share
 from recollect.streams.pixels import Pixels
 
 
+def split_rows(rows: Tensor, size: int) -> tuple[Tensor, ...]:
+    """Parts of at most `size` rows; no rows give no part, where `Tensor.split` gives an empty one.
+
+    Not every device can run a network on an empty batch: BatchNorm then allocates double precision, which MPS lacks.
+    """
+    return rows.split(size) if len(rows) else ()
+
+
 @dataclass(frozen=True)
 class Split:
     """Rows `indices` of a uint8 array [n, c, h, w] that may be memory-mapped and is shared between splits."""
@@ -129,7 +137,7 @@ class TaskData:
     def batches(self, positions: Tensor | None = None) -> Iterator[Batch]:
         """Unaugmented batches of all images, or of those at `positions`."""
         positions = torch.arange(len(self)) if positions is None else positions
-        for step, chunk in enumerate(positions.split(self.batch_size)):
+        for step, chunk in enumerate(split_rows(positions, self.batch_size)):
             images, labels = self.split.take(chunk)
             images, labels = images.to(self.device), labels.to(self.device)
             yield Batch(images, self.pixels.plain(images), labels, self.pixels, self.key / step)
