@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recollect.place import to_device
 from recollect.rng import Key
 from recollect.share import WHOLE, Share
 from recollect.streams.pixels import Pixels
@@ -35,7 +36,8 @@ class Split:
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Images and labels at positions of this split."""
-        return self.images[self.indices[positions]], self.labels[positions]
+        rows = to_device(self.indices[positions], self.images.device)  # a memory's samples are on a device already
+        return self.images[rows], self.labels[to_device(positions, self.labels.device)]
 
     @staticmethod
     def concatenate(splits: Sequence[Split]) -> Split:
