@@ -45,6 +45,8 @@ def pretend_device() -> torch.device:
     aten.impl("resize_", _resize, "PrivateUse1")
     aten.impl("convolution_overrideable", _convolve, "PrivateUse1")  # what torch leaves to accelerators
     aten.impl("convolution_backward_overrideable", _convolve_backward, "PrivateUse1")
+    whole = partial(_compute, torch.ops.aten.mse_loss.default)  # taken apart, its output is resized with a warning
+    aten.impl("mse_loss", whole, "PrivateUse1")
     aten.impl("set_.source_Storage_storage_offset", _set, "PrivateUse1")
     _LIBRARIES.extend((fallback, aten))
     return torch.device(NAME)

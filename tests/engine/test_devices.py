@@ -19,11 +19,13 @@ from torch import Tensor, nn
 
 from recollect import ContinualClassifier
 from recollect.audit import purge, take_stock
+from recollect.core import RFE
 from recollect.deploy import load_model
 from recollect.engine import Engine, Observer, Runtime, Training, checkpoint
 from recollect.engine.evaluation import plain_batches
 from recollect.methods import Learner, Schedule, methods
 from recollect.methods.learner import Update
+from recollect.nets.convnet import ConvNet
 from recollect.nets.resnet import ResNet18
 from recollect.nets.vit import vit_small_images
 from recollect.rng import Key
@@ -267,3 +269,27 @@ def test_no_network_is_given_an_empty_batch(device: torch.device) -> None:
     none = torch.zeros(0, dtype=torch.int64)
     assert list(TaskData(split, STREAM.pixels, device, 8, Key(0)).batches(none)) == []
     assert list(plain_batches(Split(split.images, none, none), STREAM.pixels, Runtime(device))) == []
+
+
+def test_rfe_grows_and_trains_on_another_device_in_a_loop_of_ones_own(device: torch.device) -> None:
+    x = torch.randn(8, 3, 16, 16)
+    estimates = []
+    for where in (CPU.device, device):
+        with Key(0).initialising():
+            backbone = ConvNet(3, 4).to(where)
+            rfe = RFE(backbone.feature_dim, auxiliary_dim=8, projection_dim=4)
+            for task in range(3):
+                rfe.begin_task()
+                if not task:
+                    rfe.to(where)
+                parameters = [*backbone.parameters(), *rfe.distill_parameters(), *rfe.retrospect_parameters()]
+                adam = torch.optim.Adam(parameters, lr=1e-2)
+                seen = x.to(where)
+                f = backbone(seen)
+                loss = f.square().mean() + rfe.drift_loss(seen, f) + rfe.distill_loss(seen, f.detach())
+                (loss + rfe.retrospect_loss(seen, f.detach())).backward()
+                adam.step()
+                rfe.end_task(backbone)
+        estimates.append([estimate.cpu() for estimate in rfe.rewind(seen, backbone(seen))])
+    assert len(estimates[0]) == 3
+    assert all(torch.equal(a, b) for a, b in zip(*estimates, strict=True))
