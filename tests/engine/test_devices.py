@@ -237,6 +237,7 @@ def test_a_model_learned_on_another_device_predicts_as_on_the_cpu(tmp_path: Path
         models[name] = model.save(tmp_path / name)
     found, expected = models[NAME], models["cpu"]
     assert {tensor.device.type for tensor in found.reader.learner.parameters()} == {NAME}
+    assert {tensor.device.type for tensor in found.model.tensors.values()} == {"cpu"}  # a model is kept on the host
     assert_same(load_model(tmp_path / NAME).tensors, load_model(tmp_path / "cpu").tensors)
     for task in (None, "may"):
         assert np.array_equal(found.predict_proba(images, task), expected.predict_proba(images, task))
