@@ -22,7 +22,7 @@ from recollect.nets import Network, as_backbone, backbones
 from recollect.nets.weights import restoring
 from recollect.registry import lookup
 from recollect.rng import Key
-from recollect.streams import Pixels, TaskInfo
+from recollect.streams import Pixels, TaskInfo, split_rows
 
 BATCH_SIZE = 64
 MADE_ANEW = ("rfe.anchor.", "rfe.recent.", "rfe.adapter.")  # when the next task begins
@@ -101,7 +101,7 @@ class Reader:
         self._read = self.learner.reader(runtime.dtype)
 
     def batches(self, images: Tensor) -> Iterator[Tensor]:
-        for part in images.split(BATCH_SIZE):
+        for part in split_rows(images, BATCH_SIZE):
             yield self.pixels.plain(part.to(self.runtime.device))
 
     @torch.inference_mode()

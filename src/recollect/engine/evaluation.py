@@ -11,7 +11,7 @@ from torch import Tensor
 from recollect.engine.runtime import Runtime, to_host
 from recollect.methods import Learner
 from recollect.metrics import on_principal_axes, rmse, shown_rows, squared_error
-from recollect.streams import Pixels, Split, Task
+from recollect.streams import Pixels, Split, Task, split_rows
 
 Accuracies = dict[str, list[float | None]]
 BATCH_SIZE = 256
@@ -19,7 +19,7 @@ BATCH_SIZE = 256
 
 def plain_batches(split: Split, pixels: Pixels, runtime: Runtime) -> Iterator[tuple[Tensor, Tensor]]:
     """Normalised images and labels on the device, in order."""
-    for positions in torch.arange(len(split)).split(BATCH_SIZE):
+    for positions in split_rows(torch.arange(len(split)), BATCH_SIZE):
         images, labels = split.take(positions)
         yield pixels.plain(images.to(runtime.device)), labels.to(runtime.device)
 

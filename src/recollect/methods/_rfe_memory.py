@@ -16,7 +16,7 @@ from recollect.methods._rfe_config import RFEConfig
 from recollect.place import to_device
 from recollect.rng import Key
 from recollect.share import WHOLE, Share
-from recollect.streams import Batch, Known, Split, TaskData, Views
+from recollect.streams import Batch, Known, Split, TaskData, Views, split_rows
 
 
 class RFEMemory(nn.Module):
@@ -41,7 +41,7 @@ class RFEMemory(nn.Module):
             rows = torch.randperm(len(data), generator=rng)[: len(slots)]
         else:
             rows, slots = self.memory.admit(len(data), rng)
-        for batch, chunk in zip(data.batches(rows), slots.split(data.batch_size), strict=True):
+        for batch, chunk in zip(data.batches(rows), split_rows(slots, data.batch_size), strict=True):
             domain = torch.full_like(batch.y, task)
             self.memory.write(chunk, batch.images, batch.y, task, feature=backbone(batch.x), domain=domain)
         if rfe.chain.is_anchor(task):
@@ -51,7 +51,7 @@ class RFEMemory(nn.Module):
         """Tasks between anchors have no space of their own to be compared in: retake their samples in this anchor's."""
         domains = self.memory.get_buffer("domain")[: len(self.memory)]
         between = ((domains % stride != 0) & (domains < anchor)).nonzero()[:, 0]
-        for slots in between.split(data.batch_size):
+        for slots in split_rows(between, data.batch_size):
             held = self.memory.at(slots)
             feature = backbone(data.pixels.plain(held.images))
             domain = torch.full_like(held.tasks, anchor)

@@ -14,7 +14,7 @@ from recollect.memory import Memory
 from recollect.methods._replay import ReplayConfig
 from recollect.methods.learner import Learner, Method, Phase, Setup, Update
 from recollect.nets import Network
-from recollect.streams import Batch, TaskData, TaskInfo
+from recollect.streams import Batch, TaskData, TaskInfo, split_rows
 
 
 class AGEM(Learner[ReplayConfig]):
@@ -41,7 +41,7 @@ class AGEM(Learner[ReplayConfig]):
 
     def end_task(self, task: TaskInfo, data: TaskData) -> None:
         rows, slots = self.memory.admit(len(data), (data.key / "memory").generator())
-        for batch, chunk in zip(data.batches(rows), slots.split(data.batch_size), strict=True):
+        for batch, chunk in zip(data.batches(rows), split_rows(slots, data.batch_size), strict=True):
             self.memory.write(chunk, batch.images, batch.y, task.index)
 
 

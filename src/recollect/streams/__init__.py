@@ -4,7 +4,7 @@ from recollect.streams.build import build_stream, open_stream, stream_from_tenso
 from recollect.streams.images import ImageOptions
 from recollect.streams.pixels import Moves, Pixels
 from recollect.streams.protocol import Dataset, Protocol, Size, Source, StreamOptions
-from recollect.streams.split import Batch, Split, Stream, Task, TaskData, TaskInfo
+from recollect.streams.split import Batch, Split, Stream, Task, TaskData, TaskInfo, split_rows
 from recollect.streams.views import Known, Views
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Views",
     "build_stream",
     "open_stream",
+    "split_rows",
     "stream_from_tensors",
     "streams",
 ]

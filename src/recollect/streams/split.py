@@ -9,9 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recollect.place import to_device
 from recollect.rng import Key
 from recollect.share import WHOLE, Share
 from recollect.streams.pixels import Pixels
+
+
+def split_rows(rows: Tensor, size: int) -> tuple[Tensor, ...]:
+    """Parts of at most `size` rows; no rows give no part, where `Tensor.split` gives an empty one.
+
+    Not every device can run a network on an empty batch: BatchNorm then allocates double precision, which MPS lacks.
+    """
+    return rows.split(size) if len(rows) else ()
 
 
 @dataclass(frozen=True)
@@ -27,7 +36,8 @@ class Split:
 
     def take(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Images and labels at positions of this split."""
-        return self.images[self.indices[positions]], self.labels[positions]
+        rows = to_device(self.indices[positions], self.images.device)  # a memory's samples are on a device already
+        return self.images[rows], self.labels[to_device(positions, self.labels.device)]
 
     @staticmethod
     def concatenate(splits: Sequence[Split]) -> Split:
@@ -129,7 +139,7 @@ class TaskData:
     def batches(self, positions: Tensor | None = None) -> Iterator[Batch]:
         """Unaugmented batches of all images, or of those at `positions`."""
         positions = torch.arange(len(self)) if positions is None else positions
-        for step, chunk in enumerate(positions.split(self.batch_size)):
+        for step, chunk in enumerate(split_rows(positions, self.batch_size)):
             images, labels = self.split.take(chunk)
             images, labels = images.to(self.device), labels.to(self.device)
             yield Batch(images, self.pixels.plain(images), labels, self.pixels, self.key / step)
