@@ -33,7 +33,7 @@ FOUND_AS = (
 NOT_FOUND = (
     "compressed otherwise than as a picture file, or in a compressed archive",
     "encrypted",
-    "encoded as text otherwise than above, or twice",
+    "encoded as text otherwise than above, or twice, or in numbers of more than 15 digits",
     "turned by 90 degrees",
     "resized",
     "blurred",

@@ -72,8 +72,10 @@ def _bytes_of(path: Path) -> Contents:
 def _texts_of(path: Path, end: int | None, image_shape: Sequence[int]) -> Contents:
     """What is written as text in a file, of which the characters up to `end` count."""
     yield "(numbers in text)", decoding.numbers_in(read_pieces(path))
-    if decoding.has_more_than_ascii(read_pieces(path, 0, end)):
-        yield "(characters)", decoding.characters_in(read_pieces(path, 0, end))
+    if not all(piece.isascii() for piece in read_pieces(path, 0, end)):  # else its characters are its bytes
+        yield "(characters)", decoding.characters_in(read_pieces(path, 0, end), escaped=False)
+    if any(b"\\" in piece for piece in read_pieces(path, 0, end)):
+        yield "(escaped characters)", decoding.characters_in(read_pieces(path, 0, end), escaped=True)
     for encoding, (decode, group) in ENCODINGS.items():
         decoded = partial(_decode, path, decode)
         if next(decoded(0), None) is None:
@@ -104,6 +106,8 @@ def _as_numbers(pieces: Iterable[bytes | bytearray], dtype: torch.dtype) -> Iter
 
 def _keep_likely(numbers: Tensor) -> Tensor:
     """Numbers with those stretches set to 0 that are no numbers: most would be absurdly large or small."""
+    if not numbers.any():
+        return numbers
     size = numbers.abs()
     is_likely = (numbers == 0) | ((size > SMALLEST) & (size < LARGEST))
     padded = torch.nn.functional.pad(is_likely, (0, -len(numbers) % STRETCH), value=True).view(-1, STRETCH)

@@ -41,28 +41,24 @@ def numbers_in(pieces: Iterable[bytes | bytearray]) -> Iterator[Tensor]:
             yield torch.tensor(found, dtype=torch.float64)
 
 
-def characters_in(pieces: Iterable[bytes | bytearray]) -> Iterator[Tensor]:
-    """The code points of UTF-8 text, with escapes like \\u00ff and \\xff read as the characters they stand for."""
+def characters_in(pieces: Iterable[bytes | bytearray], *, escaped: bool) -> Iterator[Tensor]:
+    """The code points of UTF-8 text; where it is `escaped`, \\u00ff and \\xff are the characters they stand for."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     tail = ""
     for piece in _and_end(pieces):
         text = tail + decoder.decode(piece, final=not piece)
-        last = text.rfind("\\", max(len(text) - 6, 0)) if piece else -1
-        text, tail = (text[:last], text[last:]) if last >= 0 else (text, "")
+        tail = ""
+        if escaped and piece:  # an escape may be cut
+            last = text.rfind("\\", max(len(text) - 6, 0))
+            text, tail = (text[:last], text[last:]) if last >= 0 else (text, "")
         if text and text.count("\ufffd") <= MOST_REPLACED * len(text):
-            yield torch.frombuffer(
-                bytearray(ESCAPE.sub(_unescape, text).encode("utf-32-le", "surrogatepass")), dtype=torch.int32
-            )
+            plain = ESCAPE.sub(_unescape, text) if escaped else text
+            yield torch.frombuffer(bytearray(plain.encode("utf-32-le", "surrogatepass")), dtype=torch.int32)
 
 
 def _unescape(found: re.Match[str]) -> str:
     digits = found[1] or found[2]
     return chr(int(digits, 16)) if digits else ESCAPED.get(found[3], found[3])
-
-
-def has_more_than_ascii(pieces: Iterable[bytes | bytearray]) -> bool:
-    """Whether characters are other numbers than bytes somewhere."""
-    return any(b"\\" in piece or not piece.isascii() for piece in pieces)
 
 
 def base64_in(pieces: Iterable[bytes | bytearray], skip: int = 0) -> Iterator[bytes]:

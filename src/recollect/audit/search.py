@@ -199,8 +199,9 @@ def _chunk(numbers: Tensor, offset: int, begin: int, end: int) -> Iterator[_Chun
 
 
 def _is_constant(numbers: Tensor) -> bool:
-    as_bytes = numbers.contiguous().view(torch.uint8).view(len(numbers), -1)
-    return bool((as_bytes == as_bytes[:1]).all())
+    same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[numbers.dtype.itemsize]
+    as_integers = numbers.contiguous().view(same_size)
+    return bool((as_integers == as_integers[0]).all())
 
 
 def _exact(numbers: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ def show_audit(console: Console, folder: Path, against: Path | None, expect: str
             console.print(f"As expected: [bold]{expect}[/]{but}.")
         console.print(f"[dim]{LIMITS}[/]")
         if against:
-            console.print(f"[dim]Images are not found if they are {'; '.join(NOT_FOUND)}.[/]")
+            console.print(f"[dim]An image is not found if it is {'; '.join(NOT_FOUND)}.[/]")
     return 1 if problems else 0
 
 
