@@ -56,7 +56,8 @@ ALLOWED = {
 FILES = sorted(ROOT.rglob("*.py"))
 # What reads files or draws pictures works on the host; the runtime with its processes is where devices are known.
 HOST_ONLY = {"engine/runtime.py", "engine/processes.py", "place.py"}
-HOST_ONLY |= {"report/figures.py", "report/tables.py", "cli/app.py", "audit/search.py", "deploy/export.py"}
+HOST_ONLY |= {"report/figures.py", "report/tables.py", "cli/app.py", "deploy/export.py"}
+HOST_ONLY |= {f"audit/{name}.py" for name in ("contents", "decoding", "files", "probes", "search")}
 
 
 def imported(path: Path) -> set[str]:

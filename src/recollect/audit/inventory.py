@@ -6,19 +6,23 @@ fields side by side, of which the first `size` rows are samples.
 
 from __future__ import annotations
 
+import codecs
+import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+import torch
 from torch import Tensor
 
+from recollect.audit.files import INCOMPLETE, Stored, files_of, open_layout, read_pieces, unreadable, whole_number
 from recollect.errors import UserError
 from recollect.storage import UNFINISHED, read_json
 
 KNOWN_FILES = {"config.json", "data.json", "events.jsonl", "result.json", "state.json", "model.json", "lock"}
+MAX_TEXT = 64 << 20  # bytes of a text file that a run writes
+MAX_COUNT = 1 << 40  # samples or tasks that a config may name
 KINDS = (
     ("fit.", "state of the optimiser"),
     ("drift.", "features of a task's test images, for the drift report"),
@@ -87,7 +91,6 @@ class Audit:
         if expect not in ("none", "previous", "reservoir"):
             raise UserError(f"--expect is none, previous or reservoir; got {expect!r}")
         found = [f"{path} is no file of a run and is not understood" for path in self.others]
-        method = self.config.get("method", {})
         for store in self.stores:
             where = f"{store.file}, {store.name}"
             if store.num_beyond:
@@ -95,14 +98,21 @@ class Audit:
             if expect == "none" and len(store):
                 found.append(f"{where} holds {len(store)} samples of tasks {_list(store.tasks)}")
             if expect == "previous":
-                last, newest = int(method.get("last_tasks", 1)), self._newest_task()
+                last, newest = self._option("last_tasks", 1), self._newest_task()
                 old = [task for task in store.tasks if task <= newest - last]
                 if old:
                     found.append(f"{where} holds {len(old)} samples of tasks {_list(old)}, older than the last {last}")
-            budget = int(method.get("memory", store.capacity))
+            budget = self._option("memory", store.capacity)
             if len(store) > budget:
                 found.append(f"{where} holds {len(store)} samples, more than the budget of {budget}")
         return found
+
+    def _option(self, name: str, default: int) -> int:
+        """A whole number among the method's options."""
+        path, method = self.folder / "config.json", self.config.get("method", {})
+        if not isinstance(method, dict):
+            raise unreadable(path, f"the method's options are a {type(method).__name__}")
+        return whole_number(method.get(name, default), f"{path}: {name}", MAX_COUNT)
 
     def _newest_task(self) -> int:
         """The last task that has ended: so the names of checkpoints say, or else the samples."""
@@ -115,41 +125,45 @@ def take_stock(folder: Path) -> Audit:
     """List a folder's contents; a file that cannot be read is an error, not an omission."""
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder")
-    if not any(
-        path.name in ("config.json", "model.json") or path.suffix == ".safetensors" for path in folder.rglob("*")
-    ):
+    paths = files_of(folder)
+    if not any(path.name in ("config.json", "model.json") or path.suffix == ".safetensors" for path in paths):
         raise UserError(f"{folder} holds no run and no model, so nothing can be said of it; check the path")
     entries, stores, others = [], [], []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() or path.is_symlink()):
+    for path in paths:
         if path.suffix == ".safetensors":
-            for name, tensor in tensors_of(path):
-                entries.append(Entry(path, name, kind_of(name), tuple(tensor.shape), tensor.nbytes))
+            for stored in open_layout(path).tensors:
+                num_bytes = stored.end - stored.begin
+                entries.append(Entry(path, stored.name, kind_of(stored.name), stored.shape, num_bytes))
             stores += stores_of(path)
-        elif not _is_known(path) or path.is_symlink():
+        if path.is_symlink() or (path.suffix != ".safetensors" and not _is_known(path)):
             others.append(path)
     config = folder / "config.json"
-    settings = read_json(config, dict[str, Any]) if config.exists() else {}
+    settings = read_json(config, dict[str, Any], INCOMPLETE) if config.exists() else {}
     return Audit(folder, entries, stores, others, settings)
 
 
 def _is_known(path: Path) -> bool:
-    whole = re.sub(rf"\.[0-9a-f]+{UNFINISHED}$", "", path.name)  # what a crash left of a file
-    return whole in KNOWN_FILES or (path.parent.name == "tensorboard" and path.name.startswith("events.out."))
-
-
-def tensors_of(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Names and tensors of a file, one at a time."""
+    """Whether a file has the name and the contents of one that a run or a model writes."""
+    name, num_cut = re.subn(rf"\.[0-9a-f]+{UNFINISHED}$", "", path.name)  # what a crash left of a file
+    if path.parent.name == "tensorboard" and path.name.startswith("events.out."):
+        return True
+    if name not in KNOWN_FILES or not path.is_file() or path.stat().st_size > MAX_TEXT:
+        return False
+    data = b"".join(read_pieces(path))
+    if name == "lock":
+        return re.fullmatch(rb"\s*\d{0,20}\s*", data) is not None
     try:
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                yield name, file.get_tensor(name)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read ({error}); the audit would be incomplete") from error
+        text = codecs.getincrementaldecoder("utf-8")().decode(data, final=not num_cut)
+        for line in text.splitlines()[:-1] if name == "events.jsonl" else () if num_cut else [text]:
+            json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return not num_cut or not text or text.startswith("{")
 
 
 def stores_of(path: Path) -> list[Store]:
     """The memories in a file."""
-    held = {name: tensor for name, tensor in tensors_of(path) if name.endswith((".images", ".tasks", "._extra_state"))}
+    held = {stored.name: stored for stored in open_layout(path).tensors}
     found = []
     for name, images in held.items():
         prefix = name.removesuffix(".images")
@@ -157,13 +171,27 @@ def stores_of(path: Path) -> list[Store]:
         if not name.endswith(".images") or tasks is None or size is None:
             continue
         try:
-            num = int(size[0])
-            listed = tuple(int(task) + 1 for task in tasks[:num].tolist())
-            beyond = int(images[num:].flatten(1).any(dim=1).sum())
-        except (IndexError, TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"{path}: {prefix} is no memory ({error}); the audit would be incomplete") from error
-        found.append(Store(path, prefix, len(images), listed, beyond))
+            num, capacity = int(_read(path, size)[0]), images.shape[0]
+            listed = tuple(int(task) + 1 for task in _read(path, tasks)[:num].tolist())
+            if not len(listed) == num <= capacity:
+                raise ValueError(f"{num} samples, {len(listed)} task numbers, {capacity} slots")
+            beyond = _count_used(path, images, num)
+        except (IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+            raise unreadable(path, f"{prefix} is no memory: {error}") from error
+        found.append(Store(path, prefix, capacity, listed, beyond))
     return found
+
+
+def _read(path: Path, stored: Stored) -> Tensor:
+    data = b"".join(read_pieces(path, stored.begin, stored.end))
+    return torch.frombuffer(bytearray(data), dtype=stored.dtype) if data else torch.zeros(0)
+
+
+def _count_used(path: Path, images: Stored, first: int) -> int:
+    """Slots from `first` on that are not empty."""
+    row = (images.end - images.begin) // max(images.shape[0], 1)
+    begins = range(images.begin + first * row, images.end, row or 1)
+    return sum(any(piece.count(0) < len(piece) for piece in read_pieces(path, at, at + row)) for at in begins)
 
 
 def kind_of(name: str) -> str:

@@ -20,12 +20,17 @@ def purge(folder: Path, task: int) -> int:
     """
     if task < 1:
         raise UserError(f"tasks count from 1, got {task}")
-    take_stock(folder)  # refuses what is no folder, or could not be verified afterwards
     removed = 0
+    take_stock(folder)  # refuses what is no folder, or could not be verified afterwards
     with lock_folder(folder):
         for path in checkpoint.ordered(folder / "checkpoint"):
             found = checkpoint.load_one(path)
-            num = sum(_empty(found.tensors, name.removesuffix(".images"), task - 1) for name in _stores(found.tensors))
+            try:
+                num = sum(_empty(found.tensors, prefix, task - 1) for prefix in _stores(found.tensors))
+            except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+                raise UserError(
+                    f"{path} holds no memory that can be purged ({error}); remove that checkpoint"
+                ) from error
             if num:
                 checkpoint.save(path.parent, path.name, found.tensors, found.state, found.run)
             removed += num
@@ -36,7 +41,9 @@ def purge(folder: Path, task: int) -> int:
 
 
 def _stores(tensors: dict[str, Tensor]) -> list[str]:
-    return [name for name in tensors if name.endswith(".images") and f"{name.removesuffix('.images')}.tasks" in tensors]
+    """The names of the memories."""
+    prefixes = [name.removesuffix(".images") for name in tensors if name.endswith(".images")]
+    return [prefix for prefix in prefixes if f"{prefix}.tasks" in tensors]
 
 
 def _empty(tensors: dict[str, Tensor], prefix: str, task: int) -> int:
@@ -46,7 +53,8 @@ def _empty(tensors: dict[str, Tensor], prefix: str, task: int) -> int:
     capacity = len(tensors[f"{prefix}.images"])
     for name, tensor in tensors.items():
         if name.startswith(f"{prefix}.") and not name.endswith("._extra_state"):
-            assert len(tensor) == capacity, f"{name} is no field of the memory"
+            if len(tensor) != capacity:
+                raise ValueError(f"{name} has {len(tensor)} rows, not {capacity}")
             kept = tensor[keep].clone()
             tensor.zero_()
             tensor[: len(keep)] = kept

@@ -1,37 +1,40 @@
 """Is this image in there? Given images are searched in all stored numbers and bytes, whatever was done to them.
 
-A piece of one row (or, where rows have no contrast, column) of an image, less its mean and over its length, is compared
-with every stretch of numbers; where the correlation is high the rows beside it must agree too, at any distance from one
-row to the next. That finds an image stored as bytes or as numbers of any scale and offset (so also normalised ones),
-channel by channel or pixel by pixel, at any place in a longer line of numbers or inside a larger picture, mirrored,
-upside down, shifted by a few pixels or with a little noise; and picture files as they decode. It does not find what was
-otherwise compressed, encrypted, turned by 90 degrees, blurred or resized, nor images of one colour or of nothing but an
-even slope of brightness; images of little contrast are found only without noise.
+A line of an image is compared with every stretch of numbers; where the correlation is high the lines beside it must
+agree too, at any distance from one line to the next. `claims` lists what that finds and what it does not. Images of one
+colour or of nothing but an even slope of brightness cannot be searched; those of little contrast are found only
+without noise. Sequences are searched in chunks that overlap by more than an image, so that memory stays bounded.
 """
 
 from __future__ import annotations
 
-import io
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from recollect.audit.inventory import KNOWN_FILES, stores_of, tensors_of
-from recollect.errors import UserError
-from recollect.streams.images import SUFFIXES, decode_image
+from recollect.audit.contents import contents_of
+from recollect.audit.files import files_of
+from recollect.audit.probes import (
+    LEAST_CONTRAST,
+    NOISE_CONTRAST,
+    Lines,
+    Probe,
+    choose_probes,
+    match_block,
+    measure_columns,
+    standardise,
+    standardise_rows,
+)
 
-MARGIN = 4  # pixels that a shift may cut off on each side
-LEAST_CONTRAST, NOISE_CONTRAST = 1.0, 7.0  # standard deviation in steps of 255: to be searched; to be found under noise
-LIKELY, CERTAIN = 0.92, 0.96  # least correlation of one line; of all lines that are there
-LINE_NOISE, BLOCK_NOISE = 2.2, 1.7  # what may be left unexplained, in steps of 255 (noise of up to 2 leaves about 1.4)
-ROUNDING = 0.3  # share of that noise that rounding to half precision makes
+PIXEL_STRIDES = (1, 3, 4)  # numbers from one pixel of a channel to the next: by channel, RGB, RGBA
 EXACT = 0.985  # correlation of one line, for the lines around to be looked for at other distances than the image's own
-STRETCH, AT_ONCE = 1 << 15, 512  # places and lines compared at a time
+MAX_PLACES, MAX_NUMBERS, AT_ONCE = 1 << 15, 1 << 20, 512  # places, numbers of all places, and lines compared at a time
 WIDEST = 1024  # pixels from one row to the next in a larger picture
+CHUNK = 1 << 20  # numbers searched at a time
+WIDE = {torch.int32, torch.uint32, torch.int64, torch.uint64, torch.float64}  # types that single precision may round
 
 
 @dataclass(frozen=True)
@@ -44,249 +47,170 @@ class Finding:
     offset: int
     mirrored: bool
     upside_down: bool
+    inverted: bool
 
 
 @dataclass(frozen=True)
-class _Probe:
-    """One line of a block of pixels of one channel: a row of it or, with `upright`, a column."""
+class _Chunk:
+    """Part of a sequence: lines that begin from `begin` to `end` have all numbers of an image around them."""
 
-    image: int
-    line: int
-    other: int
-    reverse: bool
-    upright: bool
-    noise: float  # share of the noise that may be in it
-    block: Tensor  # [lines, pixels along a line]
+    numbers: Tensor
+    offset: int  # of the first number in the sequence
+    begin: int
+    end: int
 
 
 class Searcher:
     """Prepared to look for images [n, c, h, w] of bytes."""
 
     def __init__(self, images: Tensor) -> None:
-        self.channels, self.height, self.width = images.shape[1:]
+        self.image_shape = channels, height, width = tuple(images.shape[1:])
         self.flat: list[int] = []
         """Images with too little contrast to be searched for."""
         self.faint: list[int] = []
         """Images with so little contrast that noise would hide them."""
-        probes: list[_Probe] = []
+        probes: list[Probe] = []
         for index, image in enumerate(images):
-            block, contrast = _block_of(image)
-            noise = 1.0 if contrast >= NOISE_CONTRAST else ROUNDING
+            chosen, contrast = choose_probes(index, image)
+            probes += chosen
             if contrast < LEAST_CONTRAST:
                 self.flat.append(index)
-                continue
-            if noise < 1.0:
+            elif contrast < NOISE_CONTRAST:
                 self.faint.append(index)
-            probes += _probes_of(index, block, noise, upright=False) or _probes_of(index, block, noise, upright=True)
-        self.probes = {way: [probe for probe in probes if probe.upright == way] for way in (False, True)}
-        used = [way for way, each in self.probes.items() if each]
-        self.lines = {way: torch.stack([_standard(p.block[p.line]) for p in self.probes[way]]) for way in used}
-        self.likely = {way: torch.tensor([_least(p.block[p.line], p.noise) for p in self.probes[way]]) for way in used}
-        self.others = {
-            way: (
-                torch.stack([_standard(p.block[p.other]) for p in self.probes[way]]),
-                torch.tensor([p.other - p.line for p in self.probes[way]]),
-                torch.tensor([_least(p.block[p.other], p.noise) for p in self.probes[way]]),
-            )
-            for way in used
-        }
+        by_way = {way: [probe for probe in probes if probe.upright == way] for way in (False, True)}
+        self.lines = {way: Lines(chosen) for way, chosen in by_way.items() if chosen}
+        self.strides = sorted({*PIXEL_STRIDES, channels})
+        self.reach = height * max(width, WIDEST) * max(self.strides)
 
     def search_folder(self, folder: Path, progress: Callable[[Path], None] = lambda path: None) -> Iterator[Finding]:
-        """All tensors of all files, as numbers and as bytes, and all other files as bytes; tells of each file begun."""
+        """Everything in all files, as `contents_of` reads them; tells of each file begun."""
         for path in files_of(folder):
             progress(path)
-            for name, numbers in (*_contents(path), *self._as_picture(path)):
+            for name, numbers in contents_of(path, self.image_shape):
                 yield from self.search(numbers, path, name)
 
-    def _as_picture(self, path: Path) -> Iterator[tuple[str, Tensor]]:
-        """What a picture file shows, in its own size and in that of the images."""
-        if path.suffix == ".safetensors" or path.name in KNOWN_FILES:
-            return
-        try:
-            yield "(the picture)", _sized(path, (self.channels, self.height, self.width))
-            yield "(the picture in its own size)", _shown(path, self.channels)
-        except UserError:  # no picture: it was searched as bytes
-            return
-
-    def search(self, numbers: Tensor, path: Path, name: str) -> Iterator[Finding]:
-        """Every image at most once in a line of numbers."""
-        numbers = torch.nan_to_num(numbers.flatten().float(), nan=0.0, posinf=0.0, neginf=0.0)
+    def search(self, numbers: Tensor | Iterable[Tensor], path: Path, name: str) -> Iterator[Finding]:
+        """Every image at most once in a sequence of numbers, given whole or in pieces."""
         seen: set[int] = set()
-        for pixel in {1, self.channels}:  # numbers from one pixel of a channel to the next
-            for upright in self.lines:
-                along = self.width * pixel if upright else pixel
-                for probe, start, across in self._likely(numbers, upright, pixel):
-                    if probe.image not in seen and _agrees(numbers, probe, start, along, across):
-                        seen.add(probe.image)
-                        mirrored, upside_down = (across < 0, probe.reverse)[:: 1 if upright else -1]
-                        yield Finding(probe.image, path, name, start, mirrored, upside_down)
+        for chunk in _chunks([numbers] if isinstance(numbers, Tensor) else numbers, self.reach):
+            for stride in self.strides:
+                for upright in self.lines:
+                    along = self.image_shape[2] * stride if upright else stride
+                    for probe, start, across in self._likely(chunk, upright, stride):
+                        match = 0.0
+                        if probe.image not in seen:
+                            match = match_block(chunk.numbers, probe, start, along, across)
+                        if match:
+                            seen.add(probe.image)
+                            mirrored, upside_down = (across < 0, probe.reverse)[:: 1 if upright else -1]
+                            at = chunk.offset + start
+                            yield Finding(probe.image, path, name, at, mirrored, upside_down, match < 0)
 
-    def _likely(self, numbers: Tensor, upright: bool, pixel: int) -> Iterator[tuple[_Probe, int, int]]:
+    def _likely(self, chunk: _Chunk, upright: bool, stride: int) -> Iterator[tuple[Probe, int, int]]:
         """Probes, places where a line of it seems to lie, and distances from there to the next line."""
-        row = self.width * pixel
-        along, usual = (row, pixel) if upright else (pixel, row)
-        lines, probes = self.lines[upright], self.probes[upright]
-        length = lines.shape[1]
-        span = (length - 1) * along + 1
-        for begin in range(0, len(numbers) - span + 1, STRETCH):
-            part = numbers[begin : begin + STRETCH + span - 1]
-            windows = part.as_strided((len(part) - span + 1, length), (1, along)).contiguous()
-            windows -= windows.mean(dim=1, keepdim=True)
-            norms = torch.linalg.vector_norm(windows, dim=1)
-            usable = (norms > 1e-5 * part[: len(windows)].abs()).nonzero()[:, 0]  # more than rounding
-            windows = windows[usable] / norms[usable, None]
-            for first in range(0, len(lines), AT_ONCE):
-                match = windows @ lines[first : first + AT_ONCE].T
-                where, which = (match > self.likely[upright][first : first + AT_ONCE]).nonzero().unbind(1)
-                starts, found = begin + usable[where], which + first
-                for across in (usual, -usual):
-                    fits = self._second_line_fits(numbers, upright, found, starts, along, across)
-                    for i, start in zip(found[fits].tolist(), starts[fits].tolist(), strict=True):
-                        yield probes[i], start, across
-                exact = match[where, which] > EXACT
-                if not upright:
-                    for i, start in zip(found[exact].tolist(), starts[exact].tolist(), strict=True):
-                        for across in _steps(numbers, probes[i], start, along):
-                            yield probes[i], start, across
+        row = self.image_shape[2] * stride
+        along, usual = (row, stride) if upright else (stride, row)
+        lines = self.lines[upright]
+        span = (lines.length - 1) * along + 1
+        num_places = min(MAX_PLACES, max(MAX_NUMBERS // lines.length, 1))
+        last = min(chunk.end, len(chunk.numbers) - span + 1)
+        for begin in range(chunk.begin, last, num_places):
+            part = chunk.numbers[begin : min(begin + num_places, last) + span - 1]
+            if part.min() == part.max():
+                continue
+            columns, lengths = measure_columns(part.as_strided((lines.length, len(part) - span + 1), (along, 1)))
+            for first in range(0, len(lines.probes), AT_ONCE):
+                match = (lines.scaled[first : first + AT_ONCE] @ columns).abs_()
+                places = (match.amax(dim=0) > lengths).nonzero()[:, 0]
+                chosen = match[:, places] / lengths[places]
+                which, where = (chosen > 1).nonzero().unbind(1)
+                exact = chosen[which, where] * lines.least[first + which] > EXACT
+                yield from self._places(
+                    chunk.numbers, upright, first + which, begin + places[where], exact, along, usual
+                )
 
-    def _second_line_fits(
-        self, numbers: Tensor, upright: bool, which: Tensor, starts: Tensor, along: int, across: int
-    ) -> Tensor:
-        """For which of the places another line of the block lies where it should, or would lie beyond the ends."""
-        others, distances, least = self.others[upright]
-        begins = starts + distances[which] * across
-        there = (begins >= 0) & (begins + (others.shape[1] - 1) * along < len(numbers))
-        windows = numbers[(begins * there)[:, None] + along * torch.arange(others.shape[1])]
-        windows = windows - windows.mean(dim=1, keepdim=True)
-        norms = torch.linalg.vector_norm(windows, dim=1).clamp(min=1e-12)
-        fits: Tensor = (windows * others[which]).sum(dim=1) / norms > least[which]
-        return fits | ~there
+    def _places(
+        self, numbers: Tensor, upright: bool, which: Tensor, starts: Tensor, exact: Tensor, along: int, usual: int
+    ) -> Iterator[tuple[Probe, int, int]]:
+        """Of lines that seem to lie at given places, those with a second line where it should be."""
+        probes = self.lines[upright].probes
+        for across in (usual, -usual):
+            fits = _second_line_fits(numbers, self.lines[upright], which, starts, along, across)
+            for i, start in zip(which[fits].tolist(), starts[fits].tolist(), strict=True):
+                yield probes[i], start, across
+        if not upright:
+            for i, start in zip(which[exact].tolist(), starts[exact].tolist(), strict=True):
+                for across in _steps(numbers, probes[i], start, along):
+                    yield probes[i], start, across
 
 
-def files_of(folder: Path) -> list[Path]:
-    """What is searched under a folder."""
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+def _second_line_fits(numbers: Tensor, lines: Lines, which: Tensor, starts: Tensor, along: int, across: int) -> Tensor:
+    """For which of the places another line of the block lies where it should, or would lie beyond the ends."""
+    begins = starts + lines.distances[which] * across
+    there = (begins >= 0) & (begins + (lines.length - 1) * along < len(numbers))
+    windows, usable = standardise_rows(numbers[(begins * there)[:, None] + along * torch.arange(lines.length)])
+    match = torch.zeros(len(which))
+    match[usable] = (windows * lines.others[which[usable]]).sum(dim=1).abs()
+    return (match > lines.others_least[which]) | ~there
 
 
-def _contents(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """What a file holds as lines of numbers; the free slots of a store apart from its samples."""
-    if path.suffix != ".safetensors":
-        data = path.read_bytes()
-        if data:
-            yield "(bytes of the file)", torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        return
-    sizes = {f"{store.name}.images": len(store) for store in stores_of(path)}
-    for name, tensor in tensors_of(path):
-        num = sizes.get(name)
-        if num is None:
-            yield name, tensor
-        else:
-            yield name, tensor[:num]
-            yield f"{name} (free slots)", tensor[num:]
-        if tensor.dtype != torch.uint8 and tensor.numel():
-            yield f"{name} (its bytes)", tensor.contiguous().flatten().view(torch.uint8)
-
-
-def _agrees(numbers: Tensor, probe: _Probe, start: int, along: int, across: int) -> bool:
-    """Whether a block lies around one of its lines; at a tensor's ends half of its lines are enough."""
-    num_lines, length = probe.block.shape
-    begins = start + (torch.arange(num_lines) - probe.line) * across
-    there = (begins >= 0) & (begins + (length - 1) * along < len(numbers))
-    if int(there.sum()) * 2 < num_lines:
-        return False
-    at = begins[there][:, None] + along * torch.arange(length)
-    mine, theirs = _detrended(numbers[at].double()), _detrended(probe.block[there].double())
-    match = float(_standard(mine.flatten()) @ _standard(theirs.flatten()))
-    unexplained = float(theirs.std()) * math.sqrt(1 - min(match, 1.0) ** 2)
-    return match > CERTAIN and unexplained < probe.noise * BLOCK_NOISE
-
-
-def _least(line: Tensor, noise: float) -> float:
-    """The correlation with a line that noise leaves at least."""
-    share = min(noise * LINE_NOISE / max(float(line.std()), 1e-12), 1.0)
-    return max(LIKELY, math.sqrt(1 - share**2))
-
-
-def _steps(numbers: Tensor, probe: _Probe, start: int, along: int) -> list[int]:
+def _steps(numbers: Tensor, probe: Probe, start: int, along: int) -> list[int]:
     """The distances from line to line, both ways, at which the next line agrees best, as in a larger picture."""
     length = probe.block.shape[1]
     ahead = 1 if probe.line + 1 < len(probe.block) else -1
-    line = _standard(probe.block[probe.line + ahead])
-    found: list[tuple[float, int]] = []
+    line = standardise(probe.block[probe.line + ahead])
+    found: list[int] = []
     for way in (1, -1):
         nearest, farthest = sorted((start + way * length * along, start + way * WIDEST * along))
         low = max(nearest, 0)
-        part = numbers[low : farthest + (length - 1) * along + 1]
+        part = numbers[low : max(farthest, 0) + (length - 1) * along + 1]
         if len(part) <= (length - 1) * along:
             continue
-        windows = part.as_strided((len(part) - (length - 1) * along, length), (1, along))
-        centred = windows - windows.mean(dim=1, keepdim=True)
-        score = centred @ line / torch.linalg.vector_norm(centred, dim=1).clamp(min=1e-12)
-        best = score.topk(min(3, len(score)))
-        found += [
-            (value, (low + at - start) * ahead) for value, at in zip(best[0].tolist(), best[1].tolist(), strict=True)
-        ]
-    return [step for value, step in found if value > EXACT]
-
-
-def _block_of(image: Tensor) -> tuple[Tensor, float]:
-    """The middle of the channel of most contrast, and that contrast."""
-    middle = image.float()[:, MARGIN:-MARGIN, MARGIN:-MARGIN]
-    if not middle.numel():
-        return middle[0], 0.0
-    contrasts = [float(_detrended(channel).std()) for channel in middle]
-    best = max(range(len(contrasts)), key=contrasts.__getitem__)
-    return middle[best], contrasts[best]
-
-
-def _probes_of(index: int, block: Tensor, noise: float, *, upright: bool) -> list[_Probe]:
-    """The two lines of most contrast in a block, one in each half, both ways round."""
-    found: list[_Probe] = []
-    lines = block.T if upright else block
-    half = len(lines) // 2
-    for part in (range(half), range(half, len(lines))):
-        contrast = lines.std(dim=1)
-        line = part.start + int(contrast[part.start : part.stop].argmax()) if part else 0
-        if not part or float(contrast[line]) < LEAST_CONTRAST:
-            continue
-        contrast[max(line - 2, 0) : line + 3] = -1.0  # neighbours are too alike to tell anything
-        for reverse in (False, True):
-            seen = (lines.flip(1) if reverse else lines).contiguous()
-            found.append(_Probe(index, line, int(contrast.argmax()), reverse, upright, noise, seen))
+        windows, usable = standardise_rows(part.as_strided((len(part) - (length - 1) * along, length), (1, along)))
+        score = (windows @ line).abs()
+        values, at = score.topk(min(3, len(score)))
+        found += [(low + int(usable[place]) - start) * ahead for place in at[values > EXACT].tolist()]
     return found
 
 
-def _detrended(block: Tensor) -> Tensor:
-    """Without its mean and its even slopes, in which one clear sky is like another."""
-    for dim in (0, 1):
-        ramp = torch.linspace(-1, 1, block.shape[dim]).unsqueeze(1 - dim)
-        block = block - block.mean()
-        block = block - ramp * (block * ramp).sum() / (ramp.square().sum() * block.shape[1 - dim]).clamp(min=1e-12)
-    return block
+def _chunks(pieces: Iterable[Tensor], reach: int) -> Iterator[_Chunk]:
+    """A sequence in parts that overlap by `reach` numbers on both sides; parts without contrast are left out."""
+    held: list[Tensor] = []
+    offset = begin = end = 0  # of the numbers that are held, of those not searched yet, and of those that were read
+    for piece in pieces:
+        held.append(piece.flatten())
+        end += piece.numel()
+        if end < begin + CHUNK + reach:
+            continue
+        numbers = held[0] if len(held) == 1 else torch.cat(held)
+        while end >= begin + CHUNK + reach:
+            yield from _chunk(numbers[: begin + CHUNK + reach - offset], offset, begin, begin + CHUNK)
+            begin += CHUNK
+            drop = max(begin - reach - offset, 0)
+            numbers, offset = numbers[drop:], offset + drop
+        held = [numbers.clone()]  # lets go of the memory that was read
+    if end > begin:
+        yield from _chunk(torch.cat(held), offset, begin, end)
 
 
-def _standard(values: Tensor) -> Tensor:
-    """Without mean, of length 1."""
-    centred: Tensor = values - values.mean()
-    length: Tensor = torch.linalg.vector_norm(centred)
-    return centred / length.clamp(min=1e-12)
+def _chunk(numbers: Tensor, offset: int, begin: int, end: int) -> Iterator[_Chunk]:
+    if not _is_constant(numbers):
+        yield _Chunk(_exact(numbers), offset, begin - offset, end - offset)
 
 
-def read_images(folder: Path, image_shape: Sequence[int]) -> tuple[list[Path], Tensor]:
-    """All picture files under a folder as bytes [n, c, h, w], made to the size that a run learned from."""
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    if not paths:
-        raise UserError(f"there are no images under {folder}; give a folder of the images to look for")
-    return paths, torch.stack([_sized(path, image_shape) for path in paths])
+def _is_constant(numbers: Tensor) -> bool:
+    same_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[numbers.dtype.itemsize]
+    as_integers = numbers.contiguous().view(same_size)
+    return bool((as_integers == as_integers[0]).all())
 
 
-def _sized(path: Path, image_shape: Sequence[int]) -> Tensor:
-    """A picture file as bytes [c, h, w]; its middle square resized where it has another size."""
-    channels, height, width = image_shape
-    picture = _shown(path, channels)
-    return picture if picture.shape[1:] == (height, width) else _shown(path, channels, height)
-
-
-def _shown(path: Path, channels: int, size: int | None = None) -> Tensor:
-    picture = torch.from_numpy(decode_image(io.BytesIO(path.read_bytes()), str(path), size))
-    return picture if channels > 1 else picture.float().mean(dim=0, keepdim=True).round().to(torch.uint8)
+def _exact(numbers: Tensor) -> Tensor:
+    """Numbers of any type in one that can be subtracted and rounds nothing; what is not finite becomes 0."""
+    if numbers.dtype in WIDE:
+        wide = numbers.view(torch.int64) if numbers.dtype == torch.uint64 else numbers  # differences wrap around
+        wide = wide.double() if wide.dtype == torch.uint32 else wide
+        narrow = wide.float()
+        if not torch.equal(narrow.to(wide.dtype), wide):
+            return wide if not wide.is_floating_point() else torch.nan_to_num(wide, nan=0.0, posinf=0.0, neginf=0.0)
+        numbers = narrow
+    return torch.nan_to_num(numbers.float(), nan=0.0, posinf=0.0, neginf=0.0)

@@ -6,19 +6,22 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TimeElapsedColumn
 from rich.table import Table
 
 from recollect.audit import Audit, Finding, Searcher, files_of, read_images, take_stock
+from recollect.audit.claims import NOT_FOUND
+from recollect.audit.files import INCOMPLETE
 from recollect.deploy import load_model
 from recollect.errors import UserError
 from recollect.escaping import escape
 from recollect.storage import read_json
 
 MOST_LINES = 20  # of a kind
+MAX_SIDE = 1 << 12  # pixels of an image to be searched
 LIMITS = "This lists what is stored. It does not prove that weights reveal nothing about the images they learned from."
 
 
@@ -47,6 +50,8 @@ def show_audit(console: Console, folder: Path, against: Path | None, expect: str
             but = f", but for {len(search.flat)} images that could not be looked for" if search.flat else ""
             console.print(f"As expected: [bold]{expect}[/]{but}.")
         console.print(f"[dim]{LIMITS}[/]")
+        if against:
+            console.print(f"[dim]An image is not found if it is {'; '.join(NOT_FOUND)}.[/]")
     return 1 if problems else 0
 
 
@@ -60,15 +65,28 @@ class Search:
     faint: list[int]
 
 
-def _search(folder: Path, against: Path) -> Search:
-    data = folder / "data.json"
+class _DataFile(TypedDict):
+    """What is read of a run's data.json."""
+
+    image_shape: tuple[int, int, int]
+
+
+def _image_shape(folder: Path) -> tuple[int, int, int]:
+    """The size of the images that a run or a model learned from."""
     if (folder / "model.json").exists():
         size = load_model(folder).settings.image_size
-        shape: Any = [3, size, size]
-    else:
-        shape = read_json(data, dict[str, Any]).get("image_shape") if data.exists() else None
-    if not isinstance(shape, list) or len(shape) != 3:
-        raise UserError(f"{data} does not say what size of images the run learned from; --against cannot be used")
+        return 3, size, size
+    path = folder / "data.json"
+    if not path.exists():
+        raise UserError(f"{path} does not say what size of images the run learned from; --against cannot be used")
+    channels, height, width = read_json(path, _DataFile, INCOMPLETE)["image_shape"]
+    if channels not in (1, 3) or not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+        raise UserError(f"{path}: images of shape {channels, height, width} cannot be searched")
+    return channels, height, width
+
+
+def _search(folder: Path, against: Path) -> Search:
+    shape = _image_shape(folder)
     names, images = read_images(against, shape)
     searcher = Searcher(images)
     columns = (SpinnerColumn(), "{task.description}", BarColumn(), TimeElapsedColumn())
@@ -116,7 +134,8 @@ def _print_findings(console: Console, search: Search) -> None:
         console.print(f"[bold]{len(search.faint)}[/] have little contrast and would be found only without noise.")
     for finding in search.findings[:MOST_LINES]:
         place = f"{finding.file}, {finding.tensor}, at {finding.offset}"
-        ways = [way for way, is_so in (("mirrored", finding.mirrored), ("upside down", finding.upside_down)) if is_so]
+        is_so = {"mirrored": finding.mirrored, "upside down": finding.upside_down, "inverted": finding.inverted}
+        ways = [way for way in is_so if is_so[way]]
         console.print(escape(f"  {search.names[finding.image]}: {', '.join([place, *ways])}"), soft_wrap=True)
     if len(search.findings) > MOST_LINES:
         console.print(f"  and {len(search.findings) - MOST_LINES} more; --json lists all")
@@ -136,11 +155,12 @@ def _plain(found: Audit, search: Search, problems: list[str]) -> dict[str, Any]:
         "not_understood": [str(path) for path in found.others],
         "found": [
             {"image": str(search.names[f.image]), "file": str(f.file), "tensor": f.tensor, "offset": f.offset,
-             "mirrored": f.mirrored, "upside_down": f.upside_down}
+             "mirrored": f.mirrored, "upside_down": f.upside_down, "inverted": f.inverted}
             for f in search.findings
         ],
         "not_searched": [str(search.names[index]) for index in search.flat],
         "found_only_without_noise": [str(search.names[index]) for index in search.faint],
         "problems": problems,
         "limits": LIMITS,
+        "not_found_if": list(NOT_FOUND),
     }  # fmt: skip

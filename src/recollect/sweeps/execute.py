@@ -23,7 +23,7 @@ from typing import Any, Literal, TypedDict
 from recollect.engine import StopRequest, listening
 from recollect.errors import StoppedError, UserError
 from recollect.runs import RunConfig, command_of, find_results, run, settled
-from recollect.storage import lock_folder, read_json, write_json
+from recollect.storage import LockedError, lock_folder, read_json, write_json
 from recollect.streams import streams
 from recollect.sweeps.preset import Job
 
@@ -133,12 +133,12 @@ def _attempts_so_far(out: Path) -> dict[str, Attempts]:
 
 
 def work(config: Mapping[str, Any], folder: Path, words: Mapping[str, Any], *, heed_signals: bool = True) -> str | None:
-    """Do one run; why it failed, or nothing. A stop asked for is raised."""
+    """Do one run; why it failed, or nothing. A request to stop and a locked folder are raised."""
     try:
         found = RunConfig.from_json(config)
         command = command_of(found, folder, words.get("threads", 0))
         run(found, folder, command=command, heed_signals=heed_signals, **words)
-    except (StoppedError, KeyboardInterrupt):
+    except (StoppedError, KeyboardInterrupt, LockedError):
         raise
     except (UserError, OSError) as error:
         return str(error)[:MOST_REASON]
@@ -158,9 +158,11 @@ def work_once_free(
     """As `work`, once nobody else holds the folder: a killed sweep's worker does until it has saved."""
     started = time.monotonic()
     while True:
-        reason = work(config, folder, words, heed_signals=heed_signals)
-        if reason is None or "is working on" not in reason or time.monotonic() - started > HELD_SECONDS:
-            return reason
+        try:
+            return work(config, folder, words, heed_signals=heed_signals)
+        except LockedError as error:
+            if time.monotonic() - started > HELD_SECONDS:
+                return str(error)
         time.sleep(WAIT_SECONDS)
         if stop is not None:
             stop.check()

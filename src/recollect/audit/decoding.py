@@ -1,0 +1,114 @@
+"""Numbers and bytes that were written as text: decimal numbers, characters, base64 and hexadecimal digits.
+
+Each function reads a stream of bytes in pieces and gives one sequence in pieces; what a piece cuts is carried over.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+PRINTABLE = rb"[\t\n\r\x20-\x7e]"
+TEXT = re.compile(rb"\A%b+|%b{64,}|%b+\Z" % (PRINTABLE, PRINTABLE, PRINTABLE))
+NUMBER = re.compile(rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+NUMBER_CHARACTERS = b"0123456789.eE+-"
+ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "0": "\0"}
+BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_\\\r\n"
+HEX = b"0123456789abcdefABCDEFxX\\ \t\r\n,:;"
+_SAFE_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
+Decode = Callable[[Iterable[bytes | bytearray], int], Iterator[bytes]]
+MIN_RUN = 32  # characters of base64 or hexadecimal digits; shorter ones are words
+MAX_RUN = 1 << 24  # characters decoded at a time
+MOST_REPLACED = 0.25  # share of characters that are none: beyond it bytes are no text
+
+
+def numbers_in(pieces: Iterable[bytes | bytearray]) -> Iterator[Tensor]:
+    """All decimal numbers in text, as one sequence."""
+    tail = b""
+    for piece in _and_end(pieces):
+        data = tail + piece
+        cut = len(data.rstrip(NUMBER_CHARACTERS)) if piece else len(data)
+        tail = data[cut:] if len(data) - cut < MAX_RUN else b""
+        found = [float(number) for run in TEXT.finditer(data[:cut]) for number in NUMBER.findall(run[0])]
+        if found:
+            yield torch.tensor(found, dtype=torch.float64)
+
+
+def characters_in(pieces: Iterable[bytes | bytearray], *, escaped: bool) -> Iterator[Tensor]:
+    """The code points of UTF-8 text; where it is `escaped`, \\u00ff and \\xff are the characters they stand for."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    tail = ""
+    for piece in _and_end(pieces):
+        text = tail + decoder.decode(piece, final=not piece)
+        tail = ""
+        if escaped and piece:  # an escape may be cut
+            last = text.rfind("\\", max(len(text) - 6, 0))
+            text, tail = (text[:last], text[last:]) if last >= 0 else (text, "")
+        if text and text.count("\ufffd") <= MOST_REPLACED * len(text):
+            plain = ESCAPE.sub(_unescape, text) if escaped else text
+            yield torch.frombuffer(bytearray(plain.encode("utf-32-le", "surrogatepass")), dtype=torch.int32)
+
+
+def _unescape(found: re.Match[str]) -> str:
+    digits = found[1] or found[2]
+    return chr(int(digits, 16)) if digits else ESCAPED.get(found[3], found[3])
+
+
+def base64_in(pieces: Iterable[bytes | bytearray], skip: int = 0) -> Iterator[bytes]:
+    """What runs of base64 stand for, when the first `skip` characters of each do not belong to it."""
+    for text in _runs_in(pieces, BASE64, _clean_base64, skip, 4):
+        yield base64.b64decode(text)
+
+
+def hex_in(pieces: Iterable[bytes | bytearray], skip: int = 0) -> Iterator[bytes]:
+    """What runs of hexadecimal digits stand for, when the first `skip` digits of each do not belong to it."""
+    for text in _runs_in(pieces, HEX, _clean_hex, skip, 2):
+        yield binascii.unhexlify(text)
+
+
+def _runs_in(
+    pieces: Iterable[bytes | bytearray], alphabet: bytes, clean: Callable[[bytes], bytes], skip: int, group: int
+) -> Iterator[bytes]:
+    """Long runs of an alphabet without what separates its digits, in whole groups of digits."""
+    pattern = re.compile(b"[%b]{%d,}" % (re.escape(alphabet), MIN_RUN))
+    tail, rest, is_cut = b"", b"", False
+    for piece in _and_end(pieces):
+        data = tail + piece
+        end = len(data.rstrip(alphabet)) if piece else len(data)
+        runs = [(run.start(), run[0]) for run in pattern.finditer(data, 0, end)]
+        tail = data[end:]
+        if len(tail) >= MAX_RUN:
+            runs.append((end, tail))
+            tail = b""
+        for start, run in runs:
+            text = rest + clean(run) if is_cut and start == 0 else clean(run)[skip:]
+            whole = len(text) // group * group
+            rest = text[whole:]
+            if whole:
+                yield text[:whole]
+        is_cut = (end == 0 and is_cut) if tail else bool(runs) and runs[-1][0] + len(runs[-1][1]) == len(data)
+
+
+def _clean_base64(run: bytes) -> bytes:
+    if b"\\" in run:
+        run = run.replace(b"\\n", b"").replace(b"\\r", b"")
+    return run.translate(_SAFE_TO_STANDARD, b"\\\r\n")
+
+
+def _clean_hex(run: bytes) -> bytes:
+    return re.sub(rb"[0\\][xX]|[^0-9a-fA-F]", b"", run)
+
+
+def _and_end(pieces: Iterable[bytes | bytearray]) -> Iterator[bytes | bytearray]:
+    """All pieces that are not empty, and an empty one as the end; a piece of zeros alone is as good as one zero."""
+    for piece in pieces:
+        if piece:
+            yield b"\0" if piece.count(0) == len(piece) else piece
+    yield b""

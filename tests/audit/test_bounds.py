@@ -1,0 +1,67 @@
+"""A search takes little memory, and finds images wherever its chunks begin."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from recollect.audit import Searcher, search
+from tests.audit.test_audit import PIECES
+
+SIZE = 200 << 20
+MAX_MEGABYTES = 100  # above the interpreter with torch and the images, which are about 320
+SEARCH = """
+import resource, sys
+from pathlib import Path
+from recollect.audit import Searcher
+from tests.audit.test_audit import PIECES
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = [finding.image for finding in Searcher(PIECES[:4]).search_folder(Path(sys.argv[1]))]
+print(found, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def write_sparse(folder: Path, *, safetensors: bool) -> None:
+    """A file of zeros that takes no room, with an image at its end."""
+    header = b""
+    if safetensors:
+        about = {"weights": {"dtype": "U8", "shape": [SIZE], "data_offsets": [0, SIZE]}}
+        text = json.dumps(about).encode()
+        header = struct.pack("<Q", len(text)) + text
+    with (folder / ("state.safetensors" if safetensors else "notes.bin")).open("wb") as file:
+        file.write(header)
+        file.truncate(len(header) + SIZE)
+        file.seek(-PIECES[0].numel(), 2)
+        file.write(PIECES[2].numpy().tobytes())
+
+
+@pytest.mark.parametrize("safetensors", [False, True], ids=["any file", "safetensors"])
+def test_a_large_file_takes_little_memory(safetensors: bool, tmp_path: Path) -> None:
+    write_sparse(tmp_path, safetensors=safetensors)
+    command = [sys.executable, "-c", SEARCH, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=600)
+    assert done.returncode == 0, done.stderr
+    found, megabytes = done.stdout.strip().rsplit(" ", 1)
+    assert set(json.loads(found)) == {2}
+    assert int(megabytes) < MAX_MEGABYTES
+
+
+@pytest.mark.parametrize("num_pieces", [1, 7])
+def test_images_are_found_across_the_ends_of_chunks(num_pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "CHUNK", 5000)
+    searcher = Searcher(PIECES[:4])
+    searcher.reach = 32 * 64 * 4
+    generator = torch.Generator().manual_seed(0)
+    wide = torch.nn.functional.pad(PIECES[2], (20, 12))
+    for offset in range(3000, 16000, 1700):
+        numbers = torch.randn(40000, generator=generator)
+        numbers[offset : offset + wide.numel()] = wide.permute(1, 2, 0).flatten() / 255
+        findings = list(searcher.search(iter(numbers.chunk(num_pieces)), Path("x"), "y"))
+        assert [f.image for f in findings] == [2]
+        assert offset < findings[0].offset < offset + wide.numel()
