@@ -14,7 +14,7 @@ import pytest
 import recollect
 
 ROOT = Path(__file__).parents[1] / "src" / "recollect"
-LEAVES = {"rng", "errors", "registry", "precision", "launch", "share", "place", "escaping"}
+LEAVES = {"rng", "errors", "registry", "precision", "launch", "share", "place", "escaping", "storage"}
 ALLOWED = {
     "rng": set(),
     "errors": set(),
@@ -24,6 +24,7 @@ ALLOWED = {
     "share": set(),
     "place": set(),
     "escaping": set(),
+    "storage": {"errors"},
     "core": {"rng", "precision"},
     "nets": LEAVES,
     "streams": LEAVES,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +20,8 @@ from torch import Tensor, nn
 
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.deploy.classifier import ContinualClassifier
-from recollect.engine.checkpoint import sync
 from recollect.errors import UserError
+from recollect.storage import write_bytes
 
 PREPROCESSING = (
     "upright by EXIF orientation (Pillow's ImageOps.exif_transpose); grey of 16 bits divided by 257; what is "
@@ -113,13 +112,7 @@ def export(classifier: ContinualClassifier, path: Path) -> None:
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
     onnx.checker.check_model(model)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
-    try:
-        aside.write_bytes(model.SerializeToString())
-        sync(aside)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    write_bytes(path, model.SerializeToString())
 
 
 def _metadata(classifier: ContinualClassifier) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from recollect.report.collect import Experiment, Result, Variant
 from recollect.report.sheets import named, slug, slug_of
 from recollect.report.stats import known
 from recollect.report.tables import spread
+from recollect.storage import write_bytes
 
 MOST_MATRICES = 6  # side by side in one picture
 MOST_LETTERS = 48
@@ -188,5 +190,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    figure.savefig(path, dpi=110, bbox_inches="tight")
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=110, bbox_inches="tight")
+    write_bytes(path, drawn.getvalue())
     return path

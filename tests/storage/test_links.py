@@ -1,0 +1,104 @@
+"""A symbolic link in a stranger's folder must not lead a write or a removal to the user's own files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recollect import ContinualClassifier, resolve, run
+from recollect.errors import UserError
+from recollect.storage import append_line, lock_folder, write_json
+
+LINKS = ["lock", "events.jsonl", "checkpoint", "data.json", "result.json", "tensorboard", "deep/er"]
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A folder of the user's that looks like checkpoints, and a file."""
+    folder = tmp_path / "mine"
+    (folder / "task-001").mkdir(parents=True)
+    (folder / "task-001" / "state.json").write_text("precious")
+    (folder / "file").write_text("precious")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def place_link(folder: Path, name: str, mine: Path) -> None:
+    link = folder / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(mine if name in ("checkpoint", "tensorboard") else mine / "file")
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_run_folder_with_a_link_is_refused_and_nothing_behind_it_changes(
+    name: str, tmp_path: Path, mine: Path
+) -> None:
+    config = resolve("split-digits", "finetune", 0, {"epochs": 1, "train_per_class": 4}, precision="fp32")
+    out, before = tmp_path / "run", contents(mine)
+    out.mkdir()
+    write_json(out / "config.json", config.to_json())
+    place_link(out, name, mine)
+    with pytest.raises(UserError, match=r"is a symbolic link; nothing is written|cannot be read"):
+        run(config, out, device="cpu")
+    assert contents(mine) == before
+
+
+def test_a_sweep_folder_with_a_link_is_refused(tmp_path: Path, mine: Path) -> None:
+    before = contents(mine)
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "split-digits").symlink_to(mine)
+    command = [sys.executable, "-m", "recollect", "sweep", "cpu/digits", "--seeds", "0", "--out", str(tmp_path / "sweep")]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "split-digits is a symbolic link" in ended.stderr
+    assert contents(mine) == before
+
+
+@pytest.mark.parametrize("name", ["lock", "model.json", "versions", "unfinished"])
+def test_a_model_folder_with_a_link_is_refused(name: str, tmp_path: Path, mine: Path) -> None:
+    before = contents(mine)
+    classifier = ContinualClassifier(backbone="convnet", image_size=16, epochs=1, device="cpu")
+    with warnings.catch_warnings(action="ignore"):  # that noise is hardly learned
+        classifier.learn((np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), np.uint8), ["a", "b"] * 10), "may")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / name).symlink_to(mine if name in ("versions", "unfinished") else mine / "file")
+    with pytest.raises(UserError, match="is a symbolic link"):
+        classifier.save(tmp_path / "model")
+    assert contents(mine) == before
+
+
+def test_a_file_is_written_beside_a_link_of_its_temporary_name(tmp_path: Path, mine: Path) -> None:
+    """Temporary names are random, so that none can be laid out beforehand; the link itself is replaced."""
+    (tmp_path / "data.json").symlink_to(mine / "file")
+    write_json(tmp_path / "data.json", {"a": 1})
+    assert (mine / "file").read_text() == "precious"
+    assert not (tmp_path / "data.json").is_symlink()
+    assert [path.name for path in tmp_path.glob("*unfinished*")] == []
+
+
+def test_a_log_and_a_lock_are_no_links(tmp_path: Path, mine: Path) -> None:
+    (tmp_path / "log").symlink_to(mine / "file")
+    with pytest.raises(UserError, match="is a symbolic link"):
+        append_line(tmp_path / "log", "more")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "lock").symlink_to(mine / "file")
+    with pytest.raises(UserError, match="is a symbolic link"), lock_folder(tmp_path / "folder"):
+        pass
+    assert (mine / "file").read_text() == "precious"
+
+
+def test_a_folder_reached_through_a_link_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "short").symlink_to(tmp_path / "real")
+    with lock_folder(tmp_path / "short"):
+        append_line(tmp_path / "short" / "log", "one")
+    assert (tmp_path / "real" / "log").read_text() == "one\n"
