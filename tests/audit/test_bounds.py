@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import subprocess
@@ -11,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from recollect.audit import Searcher, search
+from recollect.audit import Searcher, decoding, search
 from tests.audit.test_audit import PIECES
 
-SIZE = 200 << 20
+SIZE = 100 << 20
 MAX_MEGABYTES = 100  # above the interpreter with torch and the images, which are about 320
 SEARCH = """
 import resource, sys
@@ -65,3 +66,26 @@ def test_images_are_found_across_the_ends_of_chunks(num_pieces: int, monkeypatch
         findings = list(searcher.search(iter(numbers.chunk(num_pieces)), Path("x"), "y"))
         assert [f.image for f in findings] == [2]
         assert offset < findings[0].offset < offset + wide.numel()
+
+
+def in_pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+@pytest.mark.parametrize("size", [1, 7, 97, 5000])
+def test_text_is_decoded_the_same_in_pieces_of_any_size(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "MAX_RUN", 500)
+    data = torch.randint(0, 256, (3000,), generator=torch.Generator().manual_seed(0)).tolist()
+    encoded = base64.b64encode(bytes(data))
+    for skip in range(4):
+        text = b"!" + b"x" * skip + encoded + b"!"
+        assert b"".join(decoding.base64_in(in_pieces(text, size), skip)) == bytes(data)
+    for skip in range(2):
+        text = b"!" + b"a" * skip + bytes(data).hex(" ").encode() + b"!"
+        assert b"".join(decoding.hex_in(in_pieces(text, size), skip)) == bytes(data)
+    text = json.dumps([value / 7 for value in data]).encode()
+    assert torch.cat(list(decoding.numbers_in(in_pieces(text, size)))).tolist() == [value / 7 for value in data]
+    for ascii_only in (True, False):
+        text = json.dumps("".join(map(chr, data)), ensure_ascii=ascii_only).encode()
+        characters = torch.cat(list(decoding.characters_in(in_pieces(text, size), escaped=True)))
+        assert characters[1:-1].tolist() == data

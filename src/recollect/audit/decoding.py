@@ -24,18 +24,20 @@ BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_\\\
 HEX = b"0123456789abcdefABCDEFxX\\ \t\r\n,:;"
 _SAFE_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 Decode = Callable[[Iterable[bytes | bytearray], int], Iterator[bytes]]
+_NO_HEX = bytes(set(HEX) - set(b"0123456789abcdefABCDEF"))
 MIN_RUN = 32  # characters of base64 or hexadecimal digits; shorter ones are words
-MAX_RUN = 1 << 24  # characters decoded at a time
+MAX_RUN = 1 << 23  # characters of base64 or hexadecimal digits decoded at a time
+MAX_TEXT = 1 << 18  # characters of other text read at a time, as each number or escape becomes an object
 MOST_REPLACED = 0.25  # share of characters that are none: beyond it bytes are no text
 
 
 def numbers_in(pieces: Iterable[bytes | bytearray]) -> Iterator[Tensor]:
     """All decimal numbers in text, as one sequence."""
     tail = b""
-    for piece in _and_end(pieces):
+    for piece in _and_end(pieces, MAX_TEXT):
         data = tail + piece
         cut = len(data.rstrip(NUMBER_CHARACTERS)) if piece else len(data)
-        tail = data[cut:] if len(data) - cut < MAX_RUN else b""
+        tail = data[cut:] if len(data) - cut < MAX_TEXT else b""
         found = [float(number) for run in TEXT.finditer(data[:cut]) for number in NUMBER.findall(run[0])]
         if found:
             yield torch.tensor(found, dtype=torch.float64)
@@ -45,12 +47,15 @@ def characters_in(pieces: Iterable[bytes | bytearray], *, escaped: bool) -> Iter
     """The code points of UTF-8 text; where it is `escaped`, \\u00ff and \\xff are the characters they stand for."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     tail = ""
-    for piece in _and_end(pieces):
+    for piece in _and_end(pieces, MAX_TEXT):
         text = tail + decoder.decode(piece, final=not piece)
         tail = ""
         if escaped and piece:  # an escape may be cut
             last = text.rfind("\\", max(len(text) - 6, 0))
-            text, tail = (text[:last], text[last:]) if last >= 0 else (text, "")
+            if last >= 0:
+                first = len(text[: last + 1].rstrip("\\"))  # of backslashes in a row, which are escaped in pairs
+                last -= (last - first) % 2
+                text, tail = text[:last], text[last:]
         if text and text.count("\ufffd") <= MOST_REPLACED * len(text):
             plain = ESCAPE.sub(_unescape, text) if escaped else text
             yield torch.frombuffer(bytearray(plain.encode("utf-32-le", "surrogatepass")), dtype=torch.int32)
@@ -77,12 +82,13 @@ def _runs_in(
     pieces: Iterable[bytes | bytearray], alphabet: bytes, clean: Callable[[bytes], bytes], skip: int, group: int
 ) -> Iterator[bytes]:
     """Long runs of an alphabet without what separates its digits, in whole groups of digits."""
-    pattern = re.compile(b"[%b]{%d,}" % (re.escape(alphabet), MIN_RUN))
+    digit = b"[%b]" % re.escape(alphabet)
+    long, cut_or_long = re.compile(digit + b"{%d,}" % MIN_RUN), re.compile(rb"\A%b+|%b{%d,}" % (digit, digit, MIN_RUN))
     tail, rest, is_cut = b"", b"", False
-    for piece in _and_end(pieces):
+    for piece in _and_end(pieces, MAX_RUN):
         data = tail + piece
         end = len(data.rstrip(alphabet)) if piece else len(data)
-        runs = [(run.start(), run[0]) for run in pattern.finditer(data, 0, end)]
+        runs = [(run.start(), run[0]) for run in (cut_or_long if is_cut else long).finditer(data, 0, end)]
         tail = data[end:]
         if len(tail) >= MAX_RUN:
             runs.append((end, tail))
@@ -103,12 +109,16 @@ def _clean_base64(run: bytes) -> bytes:
 
 
 def _clean_hex(run: bytes) -> bytes:
-    return re.sub(rb"[0\\][xX]|[^0-9a-fA-F]", b"", run)
+    for prefix in (b"0x", b"0X"):
+        run = run.replace(prefix, b"")
+    return run.translate(None, _NO_HEX)
 
 
-def _and_end(pieces: Iterable[bytes | bytearray]) -> Iterator[bytes | bytearray]:
-    """All pieces that are not empty, and an empty one as the end; a piece of zeros alone is as good as one zero."""
+def _and_end(pieces: Iterable[bytes | bytearray], size: int) -> Iterator[bytes | bytearray]:
+    """Pieces of at most a size, and an empty one as the end; a piece of zeros alone is as good as one zero."""
     for piece in pieces:
-        if piece:
-            yield b"\0" if piece.count(0) == len(piece) else piece
+        if piece.count(0) == len(piece):
+            yield b"\0"
+        else:
+            yield from (piece[at : at + size] for at in range(0, len(piece), size))
     yield b""
