@@ -56,7 +56,17 @@ def test_a_sweep_folder_with_a_link_is_refused(tmp_path: Path, mine: Path) -> No
     before = contents(mine)
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "split-digits").symlink_to(mine)
-    command = [sys.executable, "-m", "recollect", "sweep", "cpu/digits", "--seeds", "0", "--out", str(tmp_path / "sweep")]
+    command = [
+        sys.executable,
+        "-m",
+        "recollect",
+        "sweep",
+        "cpu/digits",
+        "--seeds",
+        "0",
+        "--out",
+        str(tmp_path / "sweep"),
+    ]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2
     assert "split-digits is a symbolic link" in ended.stderr

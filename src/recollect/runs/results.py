@@ -43,12 +43,22 @@ class Drift(TypedDict):
     scatter: NotRequired[list[Scatter]]
 
 
-class ConfigSections(TypedDict):
-    """What of a result's config is relied on; options come and go between versions."""
+class Section(TypedDict):
+    """A stream or backbone of a config, with options that come and go between versions."""
 
-    stream: dict[str, Any]
-    method: dict[str, Any]
-    backbone: dict[str, Any]
+    name: str
+
+
+class MethodSection(Section):
+    memory: NotRequired[int]
+
+
+class ConfigSections(TypedDict):
+    """What of a result's config is relied on."""
+
+    stream: Section
+    method: MethodSection
+    backbone: Section
     training: dict[str, Any]
     hash: str
 
@@ -135,10 +145,7 @@ def problem_of(found: Any) -> str:
         result = msgspec.convert(found, ResultFile)
     except msgspec.ValidationError as error:
         return str(error)
-    config, size = result["config"], len(result["til"]["matrix"])
-    if not all(isinstance(config[section].get("name"), str) for section in ("stream", "method", "backbone")):
-        return "a name is missing in its config"
-    drift = result.get("drift")
+    drift, size = result.get("drift"), len(result["til"]["matrix"])
     matrices = [result[name]["matrix"] for name in ("til", "cil")]
     matrices += [without_chain["matrix"]] if (without_chain := result.get("til_without_chain")) else []
     matrices += [drift["drifted"], drift["rectified"]] if drift else []
