@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 TESTS_READY := $(VENV)/.ready-for-tests
 INSTALL := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test check bench results clean
+.PHONY: setup demo test test-avx2 check bench results clean
 
 setup: $(READY)
 
@@ -14,6 +14,11 @@ demo: $(READY)
 
 test: $(TESTS_READY) check
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal
+
+# The tests that train networks, as on a processor without AVX-512.
+test-avx2: $(TESTS_READY)
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal \
+	  tests/core tests/nets tests/methods/test_conformance.py tests/engine/test_engine.py tests/deploy/test_export.py
 
 # Speed against a bare PyTorch loop: results/bench.json and docs/speed.md. DATA=folder adds Tiny ImageNet's memory.
 bench: $(READY)
