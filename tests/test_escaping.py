@@ -22,7 +22,7 @@ from recollect.escaping import escape, escape_controls, escape_csv, escape_html,
 from recollect.report.layout import Sheet
 from recollect.report.tables import print_comparison
 from recollect.report.write import write_report
-from recollect.runs import write_json
+from recollect.storage import write_json
 from recollect.sweeps import load_preset
 from tests.report.results import result_of
 

@@ -140,7 +140,7 @@ def test_purge_refuses_symbolic_links(folder: Path, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in outside.iterdir()}
     link = folder / "checkpoint" / "task-002"
     link.symlink_to(outside)
-    with pytest.raises(UserError, match="task-002 is a symbolic link, .*; replace it"):
+    with pytest.raises(UserError, match="task-002 is a symbolic link; .* Remove the link"):
         purge(folder, 1)
     link.unlink()
     shutil.copytree(outside, link)

@@ -227,7 +227,7 @@ def test_a_model_that_cannot_be_written_is_checked_and_says_so(
     def refuse(folder: Path) -> Any:
         raise OSError(30, "Read-only file system", str(folder / "lock"))
 
-    monkeypatch.setattr(practising, "locked", refuse)
+    monkeypatch.setattr(practising, "lock_folder", refuse)
     for as_json in (False, True):
         with pytest.warns(UserWarning, match="cannot be written: these figures are not kept"):
             assert (

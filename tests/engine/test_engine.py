@@ -22,6 +22,7 @@ from recollect.errors import UserError
 from recollect.methods import Phase, Schedule, Validation, methods
 from recollect.nets import as_backbone
 from recollect.nets.resnet import ResNet18
+from recollect.storage import seal
 from recollect.streams import Batch, Stream
 
 NAMES = sorted(methods())
@@ -277,7 +278,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(harm: Any, file:
     before, last = sorted(tmp_path.glob("task-*"))
     harm(last / file)
     learner = make_learner("finetune", stream)
-    with pytest.warns(UserWarning, match=f"{last.name} is damaged .*; it is removed, going on from {before.name}"):
+    with pytest.warns(UserWarning, match=f"{last.name} is damaged .*; it is removed, resuming from {before.name}"):
         again = teach(learner, stream, checkpoints=tmp_path).record
     assert again.matrices == record.matrices
     assert all(torch.equal(tensor, learner.state_dict()[key]) for key, tensor in whole.state_dict().items())
@@ -618,7 +619,7 @@ def test_going_on_under_another_environment_is_said(tmp_path: Path) -> None:
     state = json.loads(path.read_text())
     state["state"]["record"]["environment"]["threads"] = 77
     del state["check"]
-    path.write_text(json.dumps(state | {"check": checkpoint._check(state)}))
+    path.write_text(json.dumps(seal(state, "check")))
     recorder = Recorder()
     with pytest.warns(UserWarning, match="another environment, so not to the same bits: threads was 77 and is"):
         teach(make_learner("finetune", stream), stream, checkpoints=tmp_path, observer=recorder)

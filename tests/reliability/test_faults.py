@@ -21,6 +21,8 @@ from recollect.audit import take_stock
 from recollect.engine import checkpoint
 from recollect.errors import UserError
 from recollect.runs import resolve, run
+from recollect.storage import seal
+from recollect.storage.tensors import hash_file
 from recollect.streams import stream_from_tensors
 from tests.conftest import make_learner, make_stream, teach
 from tests.engine.test_engine import StopAt, StopError
@@ -237,9 +239,9 @@ def test_thousands_of_mutated_checkpoints_are_refused_without_a_crash(file: str,
         (path / file).write_bytes(mutated(whole[file], rng))
         if file == "state.safetensors":  # a stranger can make the hash fit
             about = json.loads(whole["state.json"])
-            about["sha256"] = checkpoint._hash(path / file)
+            about["sha256"] = hash_file(path / file)
             del about["check"]
-            (path / "state.json").write_text(json.dumps(about | {"check": checkpoint._check(about)}))
+            (path / "state.json").write_text(json.dumps(seal(about, "check")))
         try:
             checkpoint.load_one(path)
             take_stock(tmp_path)

@@ -191,12 +191,12 @@ def test_runs_without_figures_or_with_odd_names_are_reported_too(tmp_path: Path)
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"til": None}, "til is missing"),
-        ({"config": {"hash": "x"}}, "a section of its config is missing"),
-        ({"seed": '"><img src=x onerror=alert(1)>'}, "its seed is no whole number"),
-        ({"seconds": {"fit": "long"}}, "seconds are missing"),
-        ({"drift": {"drifted": 1}}, "drift is of another shape"),
-        ({"memory": {}}, "parameters or memory are missing"),
+        ({"til": None}, r"Expected `object`, got `null` - at `\$.til`"),
+        ({"config": {"hash": "x"}}, "Object missing required field `stream`"),
+        ({"seed": '"><img src=x onerror=alert(1)>'}, r"Expected `int`, got `str` - at `\$.seed`"),
+        ({"seconds": {"fit": "long"}}, "Expected `float`, got `str`"),
+        ({"drift": {"drifted": 1}}, r"Expected `array`, got `int` - at `\$.drift.drifted`"),
+        ({"memory": {}}, "Object missing required field `samples`"),
     ],
 )
 def test_what_is_no_result_is_said_and_left_out(change: dict[str, Any], says: str, tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from recollect.engine import checkpoint
 from recollect.errors import UserError
 from recollect.methods import methods
 from recollect.runs import RunConfig, resolve, run
+from recollect.storage import seal
 
 QUICK = {"train_per_class": 10, "epochs": 1, "backbone.width": 2, "tasks": 2}
 QUICK_RFE = QUICK | {"retrospect_epochs": 1, "auxiliary_dim": 4, "projection_dim": 4}
@@ -366,7 +366,10 @@ QUICK_WORDS = ["run", "--stream", "split-digits", "--method", "finetune", "--tra
     ("words", "message"),
     [
         (["--out", "r", "--backbone", "vit-small", "--set", "num_heads=3"], "dim divisible by num_heads"),
-        (["--out", "r", "--backbone", "vit-small", "--set", "feature_dim=0"], "feature_dim must be positive"),
+        (
+            ["--out", "r", "--backbone", "vit-small", "--set", "feature_dim=0"],
+            "feature_dim of a ViT lies between 1 and 4096, got 0",
+        ),
         (["--out", "r", "--device", "cpu:foo"], "device 'cpu:foo' is not available"),
         (["--out", "/dev/null/x"], "check the path"),
         (["--out", "r", "--set", "tasks=[]"], "got an empty list"),
@@ -394,7 +397,7 @@ def test_damaged_files_of_a_run_are_named_and_odd_folder_names_work(tmp_path: Pa
     held = json.loads(state.read_text())
     held["state"]["record"]["surprise"] = 1
     del held["check"]
-    state.write_text(json.dumps(held | {"check": checkpoint._check(held)}))
+    state.write_text(json.dumps(seal(held, "check")))
     (out / "result.json").unlink()
     done = recollect(*words)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)

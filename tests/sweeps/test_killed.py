@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recollect.runs.lock import locked
 
 from recollect.engine import StopRequest, listening
 from recollect.errors import StoppedError
+from recollect.storage import lock_folder
 from recollect.sweeps import execute, in_process, plan, sweep
 from tests.sweeps.test_sweeps import PRESET, WORDS, events, jobs_of
 
@@ -82,7 +82,7 @@ def test_a_run_that_another_process_holds_is_waited_for_but_not_for_ever(
     monkeypatch.setattr(execute, "work", work)
     monkeypatch.setattr(execute, "WAIT_SECONDS", 0.0)
     with held:
-        held.enter_context(locked(tmp_path / jobs[0].name))
+        held.enter_context(lock_folder(tmp_path / jobs[0].name))
         with monkeypatch.context() as patched:
             patched.setattr(execute, "HELD_SECONDS", -1.0)
             statuses = plan(jobs, tmp_path, device="cpu")
@@ -101,7 +101,7 @@ def test_a_stop_asked_for_while_a_run_is_waited_for_is_raised(preset: Path, tmp_
     folder.mkdir(parents=True)
     stop = StopRequest()
     stop.number = signal.SIGTERM
-    with locked(folder), pytest.raises(StoppedError):
+    with lock_folder(folder), pytest.raises(StoppedError):
         execute.work_once_free(jobs[0].config.to_json(), folder, WORDS, stop=stop)
 
 

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from recollect.cli.sweeping import print_best
-from recollect.runs import resolve, write_json
+from recollect.runs import resolve
+from recollect.storage import write_json
 from recollect.sweeps import best_settings
 from tests.report.results import result_of as whole_result_of
 

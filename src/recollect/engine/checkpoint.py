@@ -20,7 +20,8 @@ from torch import Tensor
 
 from recollect.engine.runtime import to_host
 from recollect.errors import UserError
-from recollect.storage import read_json, seal, seal_matches, sync, write_json
+from recollect.storage import seal, seal_matches, sync, write_json
+from recollect.storage.documents import load_json
 from recollect.storage.tensors import load_tensors, save_tensors
 
 KEPT = 2
@@ -155,9 +156,9 @@ def _read(path: Path) -> StateFile:
     file = path / "state.json"
     _check_readable(file)
     try:
-        about = read_json(file, StateFile, "remove it")
-    except UserError as error:
-        raise _DamagedError(str(error)) from error
+        about = load_json(file, StateFile)
+    except ValueError as error:
+        raise _DamagedError(f"state.json: {error}") from error
     if not seal_matches(about, "check"):
         raise _DamagedError("state.json does not match its own hash")
     return about

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from time import perf_counter
 from typing import Any
 
@@ -30,6 +30,9 @@ class Record:
     @classmethod
     def from_json(cls, values: dict[str, Any], num_tasks: int) -> Record:
         """As it was saved; anything of another shape is a ValueError."""
+        unknown = values.keys() - {each.name for each in fields(cls)}
+        if unknown:
+            raise ValueError(f"a record has no {min(unknown)}")
         found = msgspec.convert(values, cls)
         for matrix in (*found.matrices.values(), found.drifted, found.rectified):
             if len(matrix) > num_tasks or any(len(row) != num_tasks for row in matrix):

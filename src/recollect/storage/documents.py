@@ -29,12 +29,17 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 def read_json(path: Path, schema: type[Schema], remedy: str = "move it away and run again") -> Schema:
     """A document that fits the schema; anything else is an error that names the file and the remedy."""
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise ValueError(f"{size} bytes, more than {MAX_BYTES}")
-        return parse_json(path.read_bytes(), schema)
+        return load_json(path, schema)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); {remedy}") from error
+
+
+def load_json(path: Path, schema: type[Schema]) -> Schema:
+    """A document that fits the schema; else a ValueError, or an OSError where it cannot be read."""
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise ValueError(f"{size} bytes, more than {MAX_BYTES}")
+    return parse_json(path.read_bytes(), schema)
 
 
 def parse_json(data: bytes | str, schema: type[Schema]) -> Schema:
