@@ -281,7 +281,7 @@ def _units(main: Experiment) -> str:
                      _lead(rfe, seen), _lead(rfe, v), str(len(v.seeds))])  # fmt: skip
     return f"""### Which units the cross-entropy sees
 
-RFE trains only the current task's head. Rehearsal, finetune and joint train all heads seen so far (`units=seen`); the authors' code also has the units of tasks to come in every cross-entropy, here they never are. `units=task` puts them on RFE's
+RFE trains only the current task's head. Rehearsal, finetune and joint train all heads seen so far (`units=seen`); the authors' code also has the units of tasks to come in every cross-entropy (`units=all`, not run here). `units=task` puts them on RFE's
 footing. Where that helps, part of RFE's lead above belongs to this choice and not to retrospection. {_on_its_footing(main)} Methods that are not in this table were not run with `task`;
 the claims above are of `seen`.
 
