@@ -281,7 +281,7 @@ def _units(main: Experiment) -> str:
                      _lead(rfe, seen), _lead(rfe, v), str(len(v.seeds))])  # fmt: skip
     return f"""### Which units the cross-entropy sees
 
-RFE trains only the current task's head. Rehearsal, finetune and joint train all heads seen so far (`units=seen`), as in the paper's code base; `units=task` puts them on RFE's
+RFE trains only the current task's head. Rehearsal, finetune and joint train all heads seen so far (`units=seen`); the authors' code also has the units of tasks to come in every cross-entropy (`units=all`, not run here). `units=task` puts them on RFE's
 footing. Where that helps, part of RFE's lead above belongs to this choice and not to retrospection. {_on_its_footing(main)} Methods that are not in this table were not run with `task`;
 the claims above are of `seen`.
 
@@ -834,7 +834,7 @@ Real CIFAR-100 in 5 tasks, scaled down to what two processor cores can train (10
 
 Percent, mean ± standard deviation over {" to ".join(map(str, seeds[:: max(len(seeds) - 1, 1)]))} seeds. To be read with it:
 
-{chr(10).join(f"- {told}" for told in (_chain_in_short(main), f"{_on_its_footing(main)} The table has rehearsal as the paper's code base trains it, all heads at a time.", _cls_er_in_short(main)) if told)}
+{chr(10).join(f"- {told}" for told in (_chain_in_short(main), f"{_on_its_footing(main)} In the table rehearsal trains all heads seen so far; the authors' code also trains those of tasks to come.", _cls_er_in_short(main)) if told)}
 
 Of {sum(counts.values())} judgements on the paper's claims in these runs {counts[HOLDS]} hold, {counts[FAILS]} do not and {counts[OPEN]} cannot be told:
 [docs/results.md](docs/results.md) has each with its interval{further}, and the command behind every figure."""

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import make_learner, make_stream, teach
-from torch import nn
+from torch import Tensor, nn
 
-from recollect.core import RFE, fused
+from recollect.core import RFE, AuxiliaryExtractor, GatedRetrospector, fused
 
 
 def grown(num_tasks: int, **options: Any) -> RFE:
@@ -72,6 +72,26 @@ def test_half_precision_weights_stay_close() -> None:
     x, f = torch.randn(5, 3, 16, 16), torch.randn(5, 10)
     for a, b in zip(fused(rfe.chain, torch.bfloat16)(x, f), rfe.rewind(x, f), strict=True):
         assert torch.allclose(a.float(), b, atol=0.05)
+
+
+class NegatedExtractor(AuxiliaryExtractor):
+    def forward(self, x: Tensor) -> Tensor:
+        return -super().forward(x)
+
+
+class NegatedRetrospector(GatedRetrospector):
+    def forward(self, f: Tensor, h: Tensor | None = None) -> Tensor:
+        return -super().forward(f, h)
+
+
+@pytest.mark.parametrize("part", ["auxiliary", "retrospector"])
+def test_subclass_with_its_own_forward_is_read_as_it_is(part: str) -> None:
+    rfe = grown(3, auxiliary=(lambda: NegatedExtractor(8)) if part == "auxiliary" else None)
+    if part == "retrospector":
+        rfe.chain.retrospectors[0].__class__ = NegatedRetrospector
+    x, f = torch.randn(4, 3, 16, 16, dtype=torch.float64), torch.randn(4, 10, dtype=torch.float64)
+    for a, b in zip(fused(rfe.chain)(x, f), rfe.rewind(x, f), strict=True):
+        assert torch.allclose(a, b, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["rfe", "rfe-b", "rfe-e2e", "rfe-no-aux"])

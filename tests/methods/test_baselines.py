@@ -8,11 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from recollect.engine import Runtime
+from recollect.engine.evaluation import evaluate
 from recollect.errors import UserError
 from recollect.methods import methods
 from recollect.nets import Network
 from recollect.rng import Key
 from recollect.runs import resolve
+from recollect.streams import Stream
 from tests.conftest import make_learner, make_stream, teach
 from tests.methods.test_rfe import batch_of, loss_of, phases
 
@@ -50,11 +53,11 @@ def test_finetune_trains_cross_entropy_and_freezes_old_heads_under_task(units: s
     assert (id(learner.network.heads[0].weight) in trained) == (units == "seen")
 
 
-@pytest.mark.parametrize("units", ["seen", "task"])
+@pytest.mark.parametrize("units", ["seen", "task", "all"])
 def test_er_adds_cross_entropy_on_a_replayed_batch(units: str) -> None:
-    stream = make_stream((2, 3))
-    learner = make_learner("er", stream, units=units)
-    for task in stream.tasks:
+    stream = make_stream((2, 3, 2))
+    learner = make_learner("er", stream, units=units, fixed_heads=(2, 3, 2))
+    for task in stream.tasks[:2]:
         learner.begin_task(task.info)
     first = batch_of(stream, 0)
     learner.remember(first)
@@ -64,11 +67,54 @@ def test_er_adds_cross_entropy_on_a_replayed_batch(units: str) -> None:
     past = learner.memory.sample(8, batch.rng("replay"))
     x = torch.cat([batch.x, batch.augmented(past.images, "replayed view")])
     logits = copy.deepcopy(learner.network).train()(x)
-    if units == "seen":
+    if units != "task":
+        logits = logits[:, :5] if units == "seen" else logits
         expected = F.cross_entropy(logits[:8], batch.y) + F.cross_entropy(logits[8:], past.labels)
     else:
-        expected = F.cross_entropy(logits[:8, 2:], batch.y - 2) + F.cross_entropy(logits[8:, :2], past.labels)
+        expected = F.cross_entropy(logits[:8, 2:5], batch.y - 2) + F.cross_entropy(logits[8:, :2], past.labels)
     assert torch.allclose(loss_of(phases(learner, stream, 1)["fit"], batch), expected, atol=1e-6)
+
+
+WITH_UNITS = sorted(name for name, method in methods().items() if hasattr(method.config, "units"))
+
+
+@pytest.mark.parametrize("name", WITH_UNITS)
+def test_units_all_trains_the_units_of_tasks_to_come(name: str) -> None:
+    stream = make_stream((2, 3))
+    learner = make_learner(name, stream, units="all", fixed_heads=(2, 3), distill=0.0)
+    learner.begin_task(stream.tasks[0].info)
+    batch, phase = batch_of(stream, 0), phases(learner, stream, 0)["fit"]
+    network = copy.deepcopy(learner.network).train()
+    f = network.backbone(batch.x)
+    logits = network.logits(learner.attentions[0](f) * f if name == "tamil" else f)
+    assert logits.shape[1] == 5
+    num_units = 2 if name == "er-ace" else 5  # its incoming images are judged within their task whatever the units
+    expected = F.cross_entropy(logits[:, :num_units], batch.y)
+    assert torch.allclose(loss_of(phase, batch), expected, atol=1e-6)
+    trained = {id(p) for p in phase.groups["classifier"]}
+    assert all(id(p) in trained for p in learner.network.heads.parameters())
+
+
+@pytest.mark.parametrize("name", WITH_UNITS)
+def test_units_all_needs_fixed_heads(name: str) -> None:
+    with pytest.raises(UserError, match="add --fixed-heads"):
+        make_learner(name, make_stream(), units="all")
+    with pytest.raises(UserError, match="add --fixed-heads"):
+        resolve("split-digits", name, 0, {"units": "all"})
+    assert resolve("split-digits", name, 0, {"units": "all"}, fixed_heads=True).method_options.units == "all"
+
+
+@pytest.mark.parametrize("name", sorted({*WITH_UNITS} - {"joint"}))
+def test_units_all_is_evaluated_over_the_units_seen(name: str) -> None:
+    stream = make_stream((2, 3))
+    learner = make_learner(name, stream, units="all", fixed_heads=(2, 3))
+    teach(learner, Stream(stream.name, stream.tasks[:1], stream.pixels, stream.image_shape))
+    for module in learner.modules():
+        if isinstance(module, Network):  # moving averages too
+            module.heads[1].bias.data += 100
+    found = evaluate(learner, stream.tasks, "test", stream.pixels, Runtime.choose("cpu", "fp32"))
+    assert found["cil"] == [found["til"][0], None]
+    assert found["cil"][0] > 0
 
 
 def test_er_offers_every_presentation_and_keeps_within_budget() -> None:

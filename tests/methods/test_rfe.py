@@ -52,7 +52,7 @@ def loss_of(phase: Phase, batch: Batch) -> Tensor:
     found: list[Tensor] = []
     for module in phase.training:
         module.train()
-    phase.step(knowing(phase, batch), found.append)
+    phase.step(knowing(phase, batch), lambda loss, edit=None: found.append(loss))
     assert len(found) == 1
     return found[0]
 
@@ -363,6 +363,28 @@ def test_class_means_rank_tasks_of_one_class() -> None:
     with torch.no_grad():
         f = torch.cat([learner.network.backbone(batch.x) for batch in data.batches()])
     assert torch.allclose(means[0], f.mean(0), atol=1e-5)
+
+
+def test_class_means_follow_the_space_that_a_task_is_read_in() -> None:
+    class Affine(nn.Sequential):
+        feature_dim, nonnegative = 6, False
+
+    stream, backbone = make_stream((2, 1, 2, 2, 1, 2)), Affine(nn.Flatten(), nn.Linear(768, 6))
+    learner = make_learner("rfe", stream, backbone=backbone, identity="class-means", stride=3).eval()
+    spaces: list[nn.Module] = []
+    plain = []  # the images and labels of each task
+    for task in stream.tasks:
+        index, data = task.info.index, TaskData(task.train, stream.pixels, torch.device("cpu"), 4, Key(0))
+        plain.append([torch.cat(parts) for parts in zip(*((b.x, b.y) for b in data.batches()), strict=True)])
+        learner.begin_task(task.info)
+        with torch.no_grad():
+            backbone[1].bias += torch.randn(6)  # a drift that is the same for all images, so the estimate is exact
+        learner.end_task(task.info, data)
+        spaces.append(copy.deepcopy(backbone))
+        for past, (x, y) in enumerate(plain):
+            f = spaces[learner.rfe.chain.domain(past)](x)
+            expected = torch.stack([f[y == unit].mean(0) for unit in y.unique()])
+            assert torch.allclose(learner.means.get_buffer(f"means_{past}"), expected, atol=1e-5), (index, past)
 
 
 def test_alpha_zero_leaves_the_teacher_alone_in_stage_one() -> None:

@@ -22,9 +22,12 @@ Rewind = Callable[[Tensor, Tensor], list[Tensor]]
 
 
 def fused(chain: RetrospectorChain, dtype: torch.dtype | None = None) -> Rewind:
-    """What `chain.rewind(x, f)` gives for every task, faster and read-only; other forms than gated are read plainly."""
-    hops = [h for h in chain.retrospectors if isinstance(h, GatedRetrospector)]
-    auxiliaries = [h for h in chain.auxiliaries[: chain.num_hops] if isinstance(h, AuxiliaryExtractor)]
+    """What `chain.rewind(x, f)` gives for every task, faster and read-only; other forms than gated are read plainly.
+
+    So are subclasses, whose `forward` may be their own: the types are compared exactly.
+    """
+    hops = [r for r in chain.retrospectors if type(r) is GatedRetrospector]
+    auxiliaries = [h for h in chain.auxiliaries[: chain.num_hops] if type(h) is AuxiliaryExtractor]
     if not hops or len(hops) != chain.num_hops or len(auxiliaries) != chain.num_hops:
         return chain.rewind
     return _FusedChain(chain, hops, auxiliaries, dtype)

@@ -5,7 +5,7 @@ average      p(c) = softmax(w_t(f̂_t))_c / N for c of task t: the paper's rule.
 class-means  p(c) ∝ softmax(w_t(f̂_t))_c exp(cos(f̂_t, μ_c) / τ), with μ_c the mean feature of class c when its task
              ended: the head says which class of its task, the mean whether it looks like that class at all. Cosines,
              because an estimate of an old feature is shorter than the feature was, and by distance every image would
-             lie near old tasks. It stores one vector a class and no image.
+             lie near old tasks. It stores one vector per class and no image.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def average(logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
 
 
 class ClassMeans(nn.Module):
-    """Class means in each task's own feature space, grown task by task."""
+    """Class means in the feature space that each task is read in, grown task by task."""
 
     def __init__(self, feature_dim: int) -> None:
         super().__init__()
@@ -48,6 +48,11 @@ class ClassMeans(nn.Module):
         means = self.get_buffer(f"means_{task}")
         members = F.one_hot(labels, len(means)).to(features.dtype)  # [n, classes]
         means.copy_((members.T @ features) / members.sum(0).clamp(min=1)[:, None])
+
+    @torch.no_grad()
+    def shift(self, task: int, drift: Float[Tensor, " d"]) -> None:
+        """Move a task's means with the space that it is read in."""
+        self.get_buffer(f"means_{task}").add_(drift)
 
     def cosines(self, features: Sequence[Float[Tensor, "b d"]]) -> list[Float[Tensor, "b _"]]:
         """cos(f̂_t, μ_c) of every class of each task."""

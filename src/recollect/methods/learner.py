@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from recollect.registry import discover
 from recollect.rng import Key
 from recollect.streams import Batch, Known, TaskData, TaskInfo
 
-Units = Literal["seen", "task"]
+Units = Literal["seen", "task", "all"]
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,20 @@ class BaselineConfig:
     """Options shared by methods that train one classifier."""
 
     units: Units = "seen"
-    """Cross-entropy over all units seen so far, or over the image's own task's only with old heads frozen."""
+    """Cross-entropy over units seen so far, of the image's own task (old heads frozen), or all (with fixed heads)."""
 
     def __post_init__(self) -> None:
-        if self.units not in ("seen", "task"):
-            raise UserError(f"units is 'seen' or 'task', got {self.units!r}")
+        if self.units not in get_args(Units):
+            raise UserError(f"units is 'seen', 'task' or 'all', got {self.units!r}")
+
+
+def check_heads(config: object, *, fixed: bool) -> None:
+    """Refuse a cross-entropy over units that do not exist yet."""
+    if isinstance(config, BaselineConfig) and config.units == "all" and not fixed:
+        raise UserError(
+            "units=all includes the units of tasks to come, which exist only with fixed heads; "
+            "add --fixed-heads or use units=seen"
+        )
 
 
 Config = TypeVar("Config")
@@ -123,6 +132,7 @@ class Learner(nn.Module, ABC, Generic[Config]):
 
     def __init__(self, network: Network, config: Config, setup: Setup) -> None:
         super().__init__()
+        check_heads(config, fixed=bool(network.fixed_heads))
         self.network = network
         self.config = config
         self.setup = setup
@@ -167,7 +177,10 @@ class Learner(nn.Module, ABC, Generic[Config]):
     def classifier_phase(self, task: TaskInfo, step: Callable[[Batch, Update], None], units: Units) -> Phase:
         """The usual phase: train the backbone and the heads that `units` says; watch the cross-entropy."""
         network = self.network
-        heads = network.heads[: task.index + 1] if units == "seen" or self.together else network.heads[task.index]
+        if units == "task" and not self.together:
+            heads = network.heads[task.index]
+        else:
+            heads = network.heads if units == "all" else network.heads[: task.index + 1]
 
         def validate(batch: Batch) -> Validation:
             logits = network(batch.x)

@@ -162,7 +162,22 @@ class RFELearner(Learner[RFEConfig]):
         if self.means is not None:
             pairs = [(at_least_single(backbone(batch.x)), batch.y) for batch in data.batches()]
             labels = torch.cat([y for _, y in pairs]) - self.network.units(task.index).start
-            self.means.record(task.index, torch.cat([f for f, _ in pairs]), labels)
+            features = torch.cat([f for f, _ in pairs])
+            self.means.record(task.index, features, labels)
+            self._shift_means(task.index, data, features)
+
+    def _shift_means(self, current: int, data: TaskData, features: Tensor) -> None:
+        """Tasks between anchors are read in today's space: their means follow the drift of the current task's images.
+
+        An estimate, since images of the old classes are gone. A task whose anchor came before stays where it is.
+        """
+        moving = [task for task in range(current) if self.rfe.chain.domain(task) == current]
+        if self.means is None or not moving:
+            return
+        assert self.rfe.previous is not None
+        before = torch.cat([at_least_single(self.rfe.previous(batch.x)) for batch in data.batches()])
+        for task in moving:
+            self.means.shift(task, (features - before).mean(0))
 
     def scores(self, x: Tensor) -> Scores:
         f, estimates = self.features(x)

@@ -77,7 +77,7 @@ class TAMiL(ReplayLearner[TAMiLConfig]):
         self.attentions.append(attention.to(self.network.task_of_unit.device))
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
-        trained = self.attentions if self.config.units == "seen" else self.attentions[task.index]
+        trained = self.attentions if self.config.units != "task" else self.attentions[task.index]
         usual = self.classifier_phase(task, self.step, self.config.units)
         groups = {"classifier": [*usual.groups["classifier"], *trained.parameters()]}
 

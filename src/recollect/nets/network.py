@@ -80,8 +80,8 @@ class Network(nn.Module):
         return self.logits(self.backbone(x))
 
     def cross_entropy(self, logits: Float[Tensor, "b units"], y: Int[Tensor, " b"], units: str) -> Float[Tensor, ""]:
-        """Cross-entropy over all units seen so far, or over the units of each image's own task (`units="task"`)."""
-        logits = at_least_single(logits)[:, self.seen()]
+        """Cross-entropy over the units seen so far, of each image's own task (`units="task"`), or all (`"all"`)."""
+        logits = at_least_single(logits) if units == "all" else at_least_single(logits)[:, self.seen()]
         return F.cross_entropy(self.within_task(logits, y) if units == "task" else logits, y)
 
     def within_task(self, logits: Float[Tensor, "b units"], y: Int[Tensor, " b"]) -> Float[Tensor, "b units"]:

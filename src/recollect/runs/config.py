@@ -14,6 +14,7 @@ import msgspec
 from recollect.engine import Training
 from recollect.errors import UserError
 from recollect.methods import Method, methods
+from recollect.methods.learner import check_heads
 from recollect.nets import Recipe, backbones
 from recollect.registry import lookup
 from recollect.runs.settings import Option, check, options_of, options_of_function
@@ -52,6 +53,9 @@ class RunConfig:
     measure_drift: bool = False
     precision: str = "auto"
     """fp32, bf16, or auto until a run decides it."""
+
+    def __post_init__(self) -> None:
+        check_heads(self.method_options, fixed=self.fixed_heads)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with the hash of all of them."""
