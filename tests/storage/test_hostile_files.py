@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import warnings
@@ -16,6 +17,7 @@ from PIL import Image
 
 from recollect import ContinualClassifier, resolve, run
 from recollect.cli import main
+from recollect.storage import seal
 
 CONTENTS: dict[str, bytes] = {
     "nothing": b"",
@@ -130,6 +132,37 @@ def test_a_model_with_a_hostile_file_gives_a_message(
         check_ended(command(*arguments), 2)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tasks": []}, {"mean": []}, {"mean": [0.1, 0.2]}, {"std": [0, 0, 0]}, {"temperature": 0}, {"temperature": -1},
+        {"settings": {"epochs": 0}}, {"sha256": 7}, {"checks": []}, {"typical": {}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_hostile_model_behind_a_matching_seal_gives_a_message(
+    change: dict[str, Any], tmp_path: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    (path,) = (tmp_path / "model" / "versions").glob("*/model.json")
+    path.write_text(json.dumps(seal(json.loads(path.read_text()) | change, "digest")))
+    for arguments in (["inspect", "model"], ["predict", "model", "pictures/a/one.png"], ["check", "model", "pictures"],
+                      ["rollback", "model", "--to", "may"], ["learn", "model", "pictures", "--task", "june"],
+                      ):  # fmt: skip
+        check_ended(command(*arguments), 2)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: Path(path).symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_pipes_and_devices_are_neither_waited_for_nor_read_without_end(
+    make: Callable[[Path], None], tmp_path: Path, command: Callable[..., tuple[int, str]]
+) -> None:
+    for file in ("run/result.json", "run/config.json", "sweep/sweep.json", "model/model.json"):
+        (tmp_path / file).unlink(missing_ok=True)
+        make(tmp_path / file)
+    for arguments in (["report", "run", "--out", "x"], ["best", "run"], ["resume", "run"], ["inspect", "model"],
+                      ["sweep", "cpu/digits", "--out", "sweep", "--dry-run"]):  # fmt: skip
+        check_ended(command(*arguments), 2)
+
+
 CONFIG_FIELDS = [
     ("method", "memory"),
     ("method",),
@@ -170,14 +203,7 @@ def test_wrong_options_in_a_config_give_a_message(
     path = tmp_path / "run" / "config.json"
     original = json.loads(path.read_text())
     (tmp_path / "run" / "result.json").unlink()
-    for keys in (
-        ("method", "memory"),
-        ("method",),
-        ("training", "epochs"),
-        ("seed",),
-        ("precision",),
-        ("stream", "name"),
-    ):
+    for keys in CONFIG_FIELDS:
         config = json.loads(json.dumps(original))
         part = config
         for key in keys[:-1]:

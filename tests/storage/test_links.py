@@ -12,7 +12,9 @@ import pytest
 
 from recollect import ContinualClassifier, resolve, run
 from recollect.errors import UserError
+from recollect.report.write import write_report
 from recollect.storage import append_line, lock_folder, write_json
+from tests.report.results import result_of
 
 LINKS = ["lock", "events.jsonl", "checkpoint", "data.json", "result.json", "tensorboard", "deep/er"]
 
@@ -103,6 +105,22 @@ def test_a_log_and_a_lock_are_no_links(tmp_path: Path, mine: Path) -> None:
     (tmp_path / "folder" / "lock").symlink_to(mine / "file")
     with pytest.raises(UserError, match="is a symbolic link"), lock_folder(tmp_path / "folder"):
         pass
+    assert (mine / "file").read_text() == "precious"
+
+
+def test_a_report_is_not_written_through_a_link(tmp_path: Path, mine: Path) -> None:
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "tables").symlink_to(mine)
+    before = contents(mine)
+    with pytest.raises(UserError, match="tables is a symbolic link"):
+        write_report([result_of("rfe", 0, 50.0)], tmp_path / "report")
+    assert contents(mine) == before
+
+
+def test_a_log_that_is_a_hard_link_is_refused(tmp_path: Path, mine: Path) -> None:
+    (tmp_path / "log").hardlink_to(mine / "file")
+    with pytest.raises(UserError, match="hard link"):
+        append_line(tmp_path / "log", "more")
     assert (mine / "file").read_text() == "precious"
 
 

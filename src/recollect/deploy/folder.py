@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 from safetensors import SafetensorError
@@ -33,6 +33,9 @@ UNFINISHED = "unfinished"
 KEPT = 5  # versions; older ones go
 
 
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
 class PointerFile(TypedDict):
     """model.json of the folder."""
 
@@ -45,10 +48,10 @@ class VersionFile(TypedDict):
 
     format: int
     settings: Settings
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    tasks: tuple[LearnedTask, ...]
-    temperature: float
+    mean: tuple[float, float, float]
+    std: tuple[Positive, Positive, Positive]
+    tasks: Annotated[tuple[LearnedTask, ...], msgspec.Meta(min_length=1)]
+    temperature: Positive
     typical: Typical | None
     checks: dict[str, dict[str, dict[str, float]]]
     sha256: str
@@ -232,15 +235,15 @@ def roll_back(folder: Path, to: str) -> str:
 
 def read_about(place: Path) -> dict[str, Any]:
     """A version's model.json, checked against its own digest."""
-    path, remedy = place / "model.json", "restore it from a copy"
-    _check_format(path, remedy)
-    about = read_json(path, dict[str, Any], remedy)
-    if not seal_matches(about, "digest"):
-        raise UserError(f"{path} is damaged (it does not match its digest); {remedy}")
+    path = place / "model.json"
+    _check_format(path, "restore it from a copy")
+    about = read_json(path, dict[str, Any], "restore it from a copy")
     try:
+        if not seal_matches(about, "digest"):
+            raise ValueError("it does not match its digest")
         msgspec.convert(about, VersionFile)
-    except msgspec.ValidationError as error:
-        raise UserError(f"{path} is damaged ({error}); {remedy}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); restore it from a copy") from error
     return about
 
 
@@ -260,10 +263,16 @@ def load_model(folder: Path, version: str | None = None) -> Model:
             typical=about["typical"],
             checks=about["checks"],
         )
+    except FormatError:
+        raise
     except (ValueError, OSError) as error:
         others = [each for each in _lineages(folder) if each != name]
         remedy = f"go back with recollect rollback {folder} --to {others[-1]}" if others else "restore it from a copy"
         raise UserError(f"the model in {place} cannot be used ({error}); {remedy}") from error
+
+
+class FormatError(UserError):
+    """The file is intact, and of another version of recollect."""
 
 
 class _FormatField(TypedDict):
@@ -274,7 +283,7 @@ def _check_format(path: Path, remedy: str) -> None:
     """Before anything else is expected of the file."""
     found = read_json(path, _FormatField, remedy)["format"]
     if found != FORMAT:
-        raise UserError(
+        raise FormatError(
             f"{path} has the format {found!r}, this recollect reads {FORMAT}; use the recollect that wrote it, "
             "or learn the model anew"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -176,6 +177,8 @@ def _load(path: Path, about: StateFile) -> dict[str, Tensor]:
 def _check_readable(file: Path) -> None:
     """A file that is gone is damage; one that cannot be read for now is not, since the disk may come back."""
     try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise _DamagedError(f"{file.name} is no regular file")
         with file.open("rb") as opened:
             opened.read(1)
     except FileNotFoundError as error:

@@ -44,24 +44,30 @@ def _is_fragile(layer: nn.Conv2d) -> bool:
 
 def _make_input_contiguous(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     x: Tensor = inputs[0]
-    # One channel is contiguous in both orders, and torch takes its strides for channels-last; a clone resets them.
-    return (x.clone(memory_format=torch.contiguous_format) if x.shape[-3] == 1 else x.contiguous(), *inputs[1:])
+    # One channel, or one pixel, is contiguous in both orders, and torch may take its strides for channels-last; a
+    # clone resets them.
+    is_ambiguous = x.shape[-3] == 1 or x.shape[-2:].numel() == 1
+    return (x.clone(memory_format=torch.contiguous_format) if is_ambiguous else x.contiguous(), *inputs[1:])
 
 
 @cache
 def survives_bf16() -> bool:
     """Whether this machine's processor multiplies bf16 matrices without ending the process."""
-    if sys.platform == "win32":  # no fork; the fault was seen on Linux only
+    if sys.platform != "linux":  # where the fault was seen, and where a fork is safe
         return True
     import resource
 
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of fork beside threads
         child = os.fork()
     if child == 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump of the whole process takes seconds
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(PROBE_SECONDS)
-        torch.set_num_threads(1)
-        x = torch.ones(64, 64, dtype=torch.bfloat16)
-        os._exit(0 if float((x @ x)[0, 0]) == 64.0 else 1)
+        failed = True
+        try:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump of the whole process takes seconds
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(PROBE_SECONDS)
+            torch.set_num_threads(1)
+            x = torch.ones(64, 64, dtype=torch.bfloat16)
+            failed = float((x @ x)[0, 0]) != 64.0
+        finally:  # whatever happens, the child runs nothing else of the program
+            os._exit(failed)
     return os.waitpid(child, 0)[1] == 0

@@ -179,5 +179,5 @@ def _defaults(result: Result) -> dict[str, Any]:
 
 
 def _memory(result: Result) -> int:
-    held = result["memory"]["samples"]
-    return int(result["config"]["method"].get("memory", 0)) if held else 0
+    budget = result["config"]["method"].get("memory", 0)
+    return budget if result["memory"]["samples"] and isinstance(budget, int) else 0

@@ -11,7 +11,7 @@ from recollect.report.collect import Result, collect
 from recollect.report.figures import draw_experiment
 from recollect.report.html import page
 from recollect.report.sheets import sheets
-from recollect.storage import write_text
+from recollect.storage import refuse_links, write_text
 
 
 def write_report(results: Iterable[Result], out: Path, title: str = "recollect report") -> list[Path]:
@@ -29,6 +29,7 @@ def write_report(results: Iterable[Result], out: Path, title: str = "recollect r
             texts[out / "tables" / f"{sheet.name}.tex"] = sheet.latex()
             texts[out / "tables" / f"{sheet.name}.csv"] = sheet.csv()
     texts[out / "report.md"] = "\n".join(parts)
+    refuse_links(out)
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)

@@ -17,6 +17,7 @@ from recollect.runs.config import ConfigFile, RunConfig
 from recollect.runs.results import problem_of
 from recollect.storage import LOCK_NAME, UNFINISHED, append_line, read_json, write_json
 from recollect.storage.documents import parse_json
+from recollect.storage.files import read_limited
 
 MAX_LOG_BYTES = 1 << 30
 OWN = ("result.json", "checkpoint", "events.jsonl", "data.json", "config.json")  # in the order they may go
@@ -130,11 +131,11 @@ class _StartEvent(TypedDict):
 def read_lines(path: Path) -> list[bytes]:
     """The lines of a log, which may be absent or hold anything."""
     try:
-        if path.stat().st_size > MAX_LOG_BYTES:
-            raise UserError(f"{path} has more than {MAX_LOG_BYTES >> 20} MB; move it away and run again")
-        return path.read_bytes().splitlines()
+        return read_limited(path, MAX_LOG_BYTES).splitlines()
     except FileNotFoundError:
         return []
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); move it away and run again") from error
 
 
 def code_version() -> str:

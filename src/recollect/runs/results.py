@@ -11,9 +11,8 @@ from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
-from recollect.storage.documents import parse_json
+from recollect.storage.documents import load_json
 
-MOST_BYTES = 64 << 20
 SKIPPED = re.compile(r"checkpoint|\..*|.*unfinished", re.DOTALL)  # folders
 VANISHED = (FileNotFoundError, NotADirectoryError)  # beside a run under way files and folders come and go
 Matrix = list[list[float | None]]
@@ -49,15 +48,11 @@ class Section(TypedDict):
     name: str
 
 
-class MethodSection(Section):
-    memory: NotRequired[int]
-
-
 class ConfigSections(TypedDict):
     """What of a result's config is relied on."""
 
     stream: Section
-    method: MethodSection
+    method: Section
     backbone: Section
     training: dict[str, Any]
     hash: str
@@ -111,12 +106,7 @@ def find_results(folders: Sequence[Path]) -> dict[Path, dict[str, Any]]:
 def _walk(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in [folder] if folder.is_file() else sorted(_json_files(folder)):
         try:
-            if path.stat().st_size > MOST_BYTES:
-                warnings.warn(
-                    f"{path} has more than {MOST_BYTES >> 20} MB and is no result; it is left out", stacklevel=4
-                )
-                continue
-            found = parse_json(path.read_bytes(), dict[str, Any])
+            found = load_json(path, dict[str, Any])
         except VANISHED:
             continue
         except (ValueError, OSError) as error:

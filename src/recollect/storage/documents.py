@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from recollect.errors import UserError
-from recollect.storage.files import write_text
+from recollect.storage.files import read_limited, write_text
 
 MAX_BYTES = 64 << 20
 Schema = TypeVar("Schema")
@@ -36,10 +36,7 @@ def read_json(path: Path, schema: type[Schema], remedy: str = "move it away and 
 
 def load_json(path: Path, schema: type[Schema]) -> Schema:
     """A document that fits the schema; else a ValueError, or an OSError where it cannot be read."""
-    size = path.stat().st_size
-    if size > MAX_BYTES:
-        raise ValueError(f"{size} bytes, more than {MAX_BYTES}")
-    return parse_json(path.read_bytes(), schema)
+    return parse_json(read_limited(path, MAX_BYTES), schema)
 
 
 def parse_json(data: bytes | str, schema: type[Schema]) -> Schema:

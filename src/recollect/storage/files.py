@@ -1,9 +1,13 @@
-"""Whole files: written under a random name, synced and renamed. Symbolic links are never followed."""
+"""Whole files: written under a random name, synced and renamed, so that a link of the file's name is never followed.
+
+Links among the parent folders are for `refuse_links` to find, which the lock calls.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +17,7 @@ UNFINISHED = ".unfinished"
 """How the name of a file ends while it is written; a crash may leave one."""
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 BINARY = getattr(os, "O_BINARY", 0)
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # so that a pipe without a writer does not hang
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -43,10 +48,26 @@ def append_line(path: Path, line: str) -> None:
 
 
 def open_unlinked(path: Path, flags: int) -> int:
-    """A file descriptor of a path that is no link."""
+    """A file descriptor of a regular file that no other name leads to."""
     if path.is_symlink():
         raise _link_error(path)
-    return os.open(path, flags | NO_FOLLOW, 0o666)
+    handle = os.open(path, flags | NO_FOLLOW | NO_WAIT, 0o666)
+    about = os.fstat(handle)
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+        os.close(handle)
+        raise UserError(f"{path} is no regular file, or a hard link to another; remove it")
+    return handle
+
+
+def read_limited(path: Path, most: int) -> bytes:
+    """The bytes of a regular file; one that is longer, or a device or pipe, is a ValueError."""
+    with os.fdopen(os.open(path, os.O_RDONLY | NO_WAIT | BINARY), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("no regular file")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"more than {most} bytes")
+    return data
 
 
 def refuse_links(folder: Path) -> None:

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from recollect.storage.files import sync
+from recollect.storage.files import read_limited, sync
 
 MAX_BYTES = 16 << 30
 
@@ -24,13 +24,12 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 def load_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
     """The tensors of a file of the given hash; anything else is a ValueError."""
-    size = path.stat().st_size
-    if size > MAX_BYTES:
-        raise ValueError(f"{path.name} has {size} bytes, more than {MAX_BYTES}")
+    if not path.is_file() or path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"{path.name} is no regular file, or has more than {MAX_BYTES} bytes")
     if hash_file(path) != sha256:
         raise ValueError(f"{path.name} does not match its hash")
     try:
-        return load(path.read_bytes())
+        return load(read_limited(path, MAX_BYTES))
     except SafetensorError as error:
         raise ValueError(str(error)) from error
 

@@ -109,16 +109,18 @@ def tune(
     try:
         import optuna
         from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
+        from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
     except ImportError as error:
         raise UserError("recollect tune needs Optuna: pip install 'recollect-rfe[optuna]'") from error
     if num_trials < 1:
         raise UserError(f"--trials counts trials, got {num_trials}")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     out.mkdir(parents=True, exist_ok=True)
+    log = str(out / "optuna.log")
     with lock_folder(out):
-        return _search(optuna, JournalStorage(JournalFileBackend(str(out / "optuna.log"))), space, out, num_trials,
-                       precision, told, words)  # fmt: skip
+        # Optuna's default lock is a symbolic link, which a kill leaves behind and `lock_folder` refuses.
+        storage = JournalStorage(JournalFileBackend(log, lock_obj=JournalFileOpenLock(log)))
+        return _search(optuna, storage, space, out, num_trials, precision, told, words)
 
 
 def _search(
