@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from recollect import ContinualClassifier, resolve, run
 from recollect.errors import UserError
@@ -130,3 +131,23 @@ def test_a_folder_reached_through_a_link_is_fine(tmp_path: Path) -> None:
     with lock_folder(tmp_path / "short"):
         append_line(tmp_path / "short" / "log", "one")
     assert (tmp_path / "real" / "log").read_text() == "one\n"
+
+
+def test_a_model_made_of_links_is_checked_and_nothing_is_written(tmp_path: Path) -> None:
+    """As volumes of containers are."""
+    images = np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), np.uint8)
+    with warnings.catch_warnings(action="ignore"):
+        classifier = ContinualClassifier(backbone="convnet", image_size=16, epochs=1, device="cpu")
+        classifier.learn((images, ["a", "b"] * 10), "may").save(tmp_path / "real")
+    for name in ("a", "b"):
+        (tmp_path / "test" / "may" / name).mkdir(parents=True)
+        Image.fromarray(images[0]).save(tmp_path / "test" / "may" / name / "one.png")
+    (tmp_path / "model").mkdir()
+    for name in ("model.json", "versions"):
+        (tmp_path / "model" / name).symlink_to(tmp_path / "real" / name)
+    before = sorted(path.name for path in (tmp_path / "real").rglob("*"))
+    command = [sys.executable, "-m", "recollect", "check", str(tmp_path / "model"), str(tmp_path / "test")]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "these figures are not kept" in ended.stderr
+    assert sorted(path.name for path in (tmp_path / "real").rglob("*")) == before

@@ -95,7 +95,7 @@ def _decode(path: Path, decode: decoding.Decode, skip: int) -> Iterator[bytes]:
 
 
 def _as_numbers(pieces: Iterable[bytes | bytearray], dtype: torch.dtype) -> Iterator[Tensor]:
-    """Bytes as numbers of a type, of which each piece holds whole ones; what is left of a number is dropped."""
+    """Bytes as numbers of a type, each piece holding complete ones; a trailing incomplete number is dropped."""
     for piece in pieces:
         whole = len(piece) // dtype.itemsize * dtype.itemsize
         if whole:

@@ -37,7 +37,7 @@ from recollect.deploy.report import as_json as check_as_json
 from recollect.engine import Runtime
 from recollect.errors import UserError
 from recollect.escaping import escape
-from recollect.storage import lock_folder
+from recollect.storage import LinkError, lock_folder
 from recollect.sweeps.estimate import seconds_an_image
 
 FIRST_STAGES = 1.4  # what both stages take over plain training
@@ -220,8 +220,8 @@ def check_model(
     try:
         with lock_folder(folder):
             found = check(folder, images, device)
-    except OSError as error:
-        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+    except (OSError, LinkError) as error:  # read-only, or a mounted volume made of links: it is read all the same
+        if isinstance(error, OSError) and error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
         found = check(folder, images, device, keep=False)
         warnings.warn(f"{folder} cannot be written: these figures are not kept for later checks", stacklevel=2)

@@ -5,12 +5,13 @@ deleting; JSON is read against a schema and below a size. `storage.tensors`, whi
 """
 
 from recollect.storage.documents import read_json, seal, seal_matches, write_json
-from recollect.storage.files import UNFINISHED, append_line, refuse_links, sync, write_bytes, write_text
+from recollect.storage.files import UNFINISHED, LinkError, append_line, refuse_links, sync, write_bytes, write_text
 from recollect.storage.lock import LOCK_NAME, LockedError, lock_folder
 
 __all__ = [
     "LOCK_NAME",
     "UNFINISHED",
+    "LinkError",
     "LockedError",
     "append_line",
     "lock_folder",

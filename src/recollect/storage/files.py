@@ -20,6 +20,10 @@ BINARY = getattr(os, "O_BINARY", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # so that a pipe without a writer does not hang
 
 
+class LinkError(UserError):
+    """A folder to be written to holds a symbolic link."""
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a whole file or leave what is there; a link of that name is replaced, not followed."""
     aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
@@ -79,8 +83,8 @@ def refuse_links(folder: Path) -> None:
                 raise _link_error(path)
 
 
-def _link_error(path: Path) -> UserError:
-    return UserError(
+def _link_error(path: Path) -> LinkError:
+    return LinkError(
         f"{path} is a symbolic link; nothing is written or deleted in a folder that holds one. "
         "Remove the link, or copy what it points to into its place"
     )
