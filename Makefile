@@ -18,7 +18,7 @@ test: $(TESTS_READY) check
 # The tests that train networks, as on a processor without AVX-512.
 test-avx2: $(TESTS_READY)
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal \
-	  tests/core tests/nets tests/methods/test_conformance.py tests/engine/test_engine.py tests/deploy/test_export.py
+	  tests/core tests/nets tests/methods/test_conformance.py tests/deploy/test_export.py
 
 # Speed against a bare PyTorch loop: results/bench.json and docs/speed.md. DATA=folder adds Tiny ImageNet's memory.
 bench: $(READY)

@@ -82,7 +82,7 @@ def test_rollback_rescues_a_damaged_model(folder: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-100])
     about = folder / "versions/001-may/model.json"
     about.write_text(about.read_text().replace("maya", "cat"))  # an edited version does not stand in the way
-    with pytest.raises(UserError, match=r"do not match their hash\); go back with recollect rollback .* --to 002-june"):
+    with pytest.raises(UserError, match=r"does not match its hash\); go back with recollect rollback .* --to 002-june"):
         load_model(folder)
     with pytest.raises(UserError, match="does not match its digest"):
         load_model(folder, "001-may")
@@ -289,7 +289,8 @@ def test_a_folder_is_predicted_as_its_files_chunk_by_chunk(
     found = predict_images(folder, [root / "a", *files[10:]], None, 2, 0.0, "cpu")
     assert [each["path"] for each in found] == [str(file) for file in files]
     assert [each["class"] for each in found] == [each["class"] for each in expected]
-    assert [each["probability"] for each in found] == pytest.approx([each["probability"] for each in expected])
+    probabilities = [each["probability"] for each in expected]
+    assert [each["probability"] for each in found] == pytest.approx(probabilities, rel=1e-4)  # kernels differ by batch
     (tmp_path / "empty").mkdir()
     answered, empty = predict_images(folder, [files[0], tmp_path / "empty"], None, 1, 0.0, "cpu")
     assert answered["class"] == expected[0]["class"]

@@ -47,7 +47,7 @@ SUFFIXES = {
 LITTER = {"desktop.ini", "thumbs.db"}
 TEST_SHARE = 0.2
 MAX_PIXELS = 178_000_000  # where Pillow suspects an attack; nearly all cameras have fewer
-BOMB_PIXELS, BOMB_PIXELS_PER_BYTE = 64_000_000, 200  # beyond both, a small file is made to fill the memory
+BOMB_PIXELS, BOMB_PIXELS_PER_BYTE = 120_000_000, 200  # beyond both, a small file is made to fill the memory
 ORIENTATION = 0x0112  # of EXIF
 FORMATS = ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 """What Pillow may read. Among the others is EPS, for which it starts Ghostscript."""
