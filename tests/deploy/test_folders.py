@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import nn
 
 from recollect import ContinualClassifier
@@ -368,7 +368,7 @@ def test_whatever_a_damaged_file_makes_pillow_raise_is_said(tmp_path: Path, monk
         raise struct.error("unpack requires a buffer of 12 bytes")
 
     Image.fromarray(images()[0]).save(tmp_path / "x.jpg")
-    monkeypatch.setattr(ImageOps, "exif_transpose", broken)
+    monkeypatch.setattr(Image.Image, "getexif", broken)
     with pytest.raises(UserError, match=r"x.jpg is not a readable image \(error\); replace it or take it out"):
         read_images([tmp_path / "x.jpg"], 32)
 
