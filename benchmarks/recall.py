@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from recollect import ContinualClassifier
-from recollect.runs import write_json
 from recollect.runs.folder import code_version
+from recollect.storage import write_json
 from recollect.streams import Split, open_stream
 from recollect.streams.protocol import StreamOptions
 

@@ -22,8 +22,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from pictures import draw
 
-from recollect.runs import write_json
 from recollect.runs.folder import code_version
+from recollect.storage import write_json
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "tutorial"

@@ -369,12 +369,14 @@ def test_a_disk_that_cannot_be_read_now_costs_no_checkpoint(tmp_path: Path, monk
     for name in ("task-001", "task-002"):
         checkpoint.save(tmp_path, name, {"a": torch.ones(2)}, {"n": 1})
 
-    def fail(self: Path) -> bytes:
+    def fail(self: Path, mode: str) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", fail)
-        with pytest.raises(UserError, match="task-002 cannot be read .*Input/output error.*; mend that and run again"):
+        patched.setattr(Path, "open", fail)
+        with pytest.raises(
+            UserError, match=r"task-002 cannot be read .*error.*; repair that and run again"
+        ):
             checkpoint.load_latest(tmp_path)
     assert len(checkpoint.ordered(tmp_path)) == 2
 
