@@ -374,9 +374,7 @@ def test_a_disk_that_cannot_be_read_now_costs_no_checkpoint(tmp_path: Path, monk
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", fail)
-        with pytest.raises(
-            UserError, match=r"task-002 cannot be read .*error.*; repair that and run again"
-        ):
+        with pytest.raises(UserError, match=r"task-002 cannot be read .*error.*; repair that and run again"):
             checkpoint.load_latest(tmp_path)
     assert len(checkpoint.ordered(tmp_path)) == 2
 
