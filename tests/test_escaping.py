@@ -110,6 +110,9 @@ def test_formulas_are_texts_in_a_spreadsheet(text: str, cell: str) -> None:
         ("a\n\n# b", "a # b"),
         ("\x1b[2J", r"\\x1b\[2J"),
         ("train_per_class=5", "train_per_class=5"),
+        ("_em_ __strong__ a_b_", r"\_em\_ \_\_strong\_\_ a_b\_"),
+        ("~~gone~~ ~gone~", r"\~\~gone\~\~ \~gone\~"),
+        ("@owner a@b.example", "@&#8203;owner a@&#8203;b.example"),
     ],
 )
 def test_markdown_holds_no_html_links_or_lines_of_others(text: str, line: str) -> None:

@@ -15,7 +15,8 @@ CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")  # the latter four are full-width forms
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?( %| ± \d+(\.\d+)?| \(± \d+(\.\d+)? over tasks\))?")
 ENTITY = re.compile(r"&(?=#?\w+;)")
-MARKDOWN = re.compile(r"[\\`*\[\]|]|(?<=\w):(?=//)|(?<=www)\.")
+# an underscore between letters or digits is no emphasis
+MARKDOWN = re.compile(r"[\\`*\[\]|~]|(?<![a-zA-Z0-9])_|_(?![a-zA-Z0-9])|(?<=\w):(?=//)|(?<=www)\.")
 LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "±": r"$\pm$", "–": "--",
     "≥": r"$\geq$", "·": r"$\cdot$", "α": r"$\alpha$",
@@ -49,10 +50,11 @@ def escape_csv(text: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """For a heading or a cell of a table: one line without HTML, links, emphasis or code."""
+    """For a heading or a cell of a table: one line without HTML, links, mentions, emphasis or code."""
     line = escape_controls(" ".join(text.split()))
     plain = MARKDOWN.sub(lambda match: f"\\{match[0]}", line)
-    return ENTITY.sub("&amp;", plain).replace("<", "&lt;")
+    # GitHub links @name and a@b.c also after a backslash; a zero-width space stops it
+    return ENTITY.sub("&amp;", plain).replace("<", "&lt;").replace("@", "@&#8203;")
 
 
 def escape_latex(text: str) -> str:

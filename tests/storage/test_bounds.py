@@ -18,6 +18,7 @@ from PIL import Image
 from recollect import ContinualClassifier, resolve, run, stream_from_tensors
 from recollect.engine import checkpoint
 from recollect.errors import UserError
+from recollect.storage.tensors import save_tensors
 from recollect.streams.images import decode_image
 
 EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
@@ -101,6 +102,36 @@ def test_a_sparse_checkpoint_is_refused_without_reading_it_into_memory(tmp_path:
     with pytest.raises(UserError, match="does not match its hash"):
         checkpoint.load_latest(folder, "run")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+
+
+def test_tensors_are_loaded_with_one_copy_in_memory(tmp_path: Path) -> None:
+    """Pages of the mapped file do not count: the system can drop them."""
+    code = """
+import sys, threading
+from pathlib import Path
+import torch
+from recollect.storage.tensors import load_tensors
+
+def anonymous_bytes():
+    line = next(line for line in open("/proc/self/status") if line.startswith("RssAnon"))
+    return int(line.split()[1]) << 10
+
+before, peaks, ended = anonymous_bytes(), [], threading.Event()
+def watch():
+    while not ended.wait(0.001):
+        peaks.append(anonymous_bytes())
+watcher = threading.Thread(target=watch)
+watcher.start()
+tensors = load_tensors(Path(sys.argv[1]), sys.argv[2])
+ended.set()
+watcher.join()
+print(max([*peaks, anonymous_bytes()]) - before)
+"""
+    size = 100 << 20
+    path = tmp_path / "state.safetensors"
+    sha256 = save_tensors(path, {"a": torch.zeros(size, dtype=torch.uint8), "b": torch.ones(3)})
+    ended = subprocess.run([sys.executable, "-c", code, str(path), sha256], capture_output=True, text=True, check=True)
+    assert int(ended.stdout) < 1.5 * size
 
 
 def test_a_backbone_too_large_for_any_machine_is_refused(tmp_path: Path) -> None:

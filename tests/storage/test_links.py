@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from recollect.errors import UserError
 from recollect.report.write import write_report
 from recollect.storage import append_line, lock_folder, write_json
 from tests.report.results import result_of
+from tests.support import recollect
 
 LINKS = ["lock", "events.jsonl", "checkpoint", "data.json", "result.json", "tensorboard", "deep/er"]
 
@@ -30,8 +29,8 @@ def mine(tmp_path: Path) -> Path:
     return folder
 
 
-def contents(folder: Path) -> dict[str, str]:
-    return {str(path): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def place_link(folder: Path, name: str, mine: Path) -> None:
@@ -41,52 +40,75 @@ def place_link(folder: Path, name: str, mine: Path) -> None:
     link.symlink_to(mine if name in ("checkpoint", "tensorboard") else mine / "file")
 
 
+@pytest.fixture(scope="module")
+def classifier() -> ContinualClassifier:
+    images = np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), np.uint8)
+    with warnings.catch_warnings(action="ignore"):  # noise cannot be learned
+        return ContinualClassifier(backbone="convnet", image_size=16, epochs=1, device="cpu").learn(
+            (images, ["a", "b"] * 10), "may"
+        )
+
+
+@pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("name", LINKS)
-def test_a_run_folder_with_a_link_is_refused_and_nothing_behind_it_changes(
-    name: str, tmp_path: Path, mine: Path
+def test_a_run_folder_with_a_link_is_refused_and_its_target_is_unchanged(
+    name: str, force: bool, tmp_path: Path, mine: Path
 ) -> None:
     config = resolve("split-digits", "finetune", 0, {"epochs": 1, "train_per_class": 4}, precision="fp32")
     out, before = tmp_path / "run", contents(mine)
     out.mkdir()
     write_json(out / "config.json", config.to_json())
     place_link(out, name, mine)
-    with pytest.raises(UserError, match=r"is a symbolic link; nothing is written|cannot be read"):
-        run(config, out, device="cpu")
+    # without force these two are read before the folder is locked, and the target is no JSON
+    is_read_first = name in ("data.json", "result.json") and not force
+    message = f"{name} cannot be read" if is_read_first else "is a symbolic link; nothing is written"
+    with pytest.raises(UserError, match=message):
+        run(config, out, device="cpu", force=force)
     assert contents(mine) == before
+    assert (out / name).is_symlink()
 
 
 def test_a_sweep_folder_with_a_link_is_refused(tmp_path: Path, mine: Path) -> None:
     before = contents(mine)
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "split-digits").symlink_to(mine)
-    command = [
-        sys.executable,
-        "-m",
-        "recollect",
-        "sweep",
-        "cpu/digits",
-        "--seeds",
-        "0",
-        "--out",
-        str(tmp_path / "sweep"),
-    ]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    ended = recollect("sweep", "cpu/digits", "--seeds", 0, "--out", tmp_path / "sweep")
     assert ended.returncode == 2
     assert "split-digits is a symbolic link" in ended.stderr
     assert contents(mine) == before
 
 
 @pytest.mark.parametrize("name", ["lock", "model.json", "versions", "unfinished"])
-def test_a_model_folder_with_a_link_is_refused(name: str, tmp_path: Path, mine: Path) -> None:
+def test_a_model_is_not_saved_to_a_folder_with_a_link(
+    name: str, tmp_path: Path, mine: Path, classifier: ContinualClassifier
+) -> None:
     before = contents(mine)
-    classifier = ContinualClassifier(backbone="convnet", image_size=16, epochs=1, device="cpu")
-    with warnings.catch_warnings(action="ignore"):  # that noise is hardly learned
-        classifier.learn((np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), np.uint8), ["a", "b"] * 10), "may")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / name).symlink_to(mine if name in ("versions", "unfinished") else mine / "file")
     with pytest.raises(UserError, match="is a symbolic link"):
         classifier.save(tmp_path / "model")
     assert contents(mine) == before
+
+
+@pytest.mark.parametrize("command", ["learn", "rollback"])
+@pytest.mark.parametrize("name", ["lock", "unfinished", "versions/009-may", "deep/er"])
+def test_commands_refuse_to_change_a_model_folder_with_a_link(
+    name: str, command: str, tmp_path: Path, mine: Path, classifier: ContinualClassifier
+) -> None:
+    model = tmp_path / "model"
+    classifier.save(model)
+    (model / name).unlink(missing_ok=True)
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).symlink_to(mine if name in ("unfinished", "versions/009-may") else mine / "file")
+    pictures = tmp_path / "pictures" / "c"
+    pictures.mkdir(parents=True)
+    Image.new("RGB", (16, 16)).save(pictures / "one.png")
+    before = contents(mine), contents(model / "versions")
+    options = [str(pictures.parent), "--task", "june"] if command == "learn" else ["--to", "may"]
+    ended = recollect(command, model, *options)
+    assert ended.returncode == 2
+    assert f"{name} is a symbolic link; nothing is written" in ended.stderr
+    assert (contents(mine), contents(model / "versions")) == before
 
 
 def test_a_file_is_written_beside_a_link_of_its_temporary_name(tmp_path: Path, mine: Path) -> None:
@@ -133,21 +155,19 @@ def test_a_folder_reached_through_a_link_is_fine(tmp_path: Path) -> None:
     assert (tmp_path / "real" / "log").read_text() == "one\n"
 
 
-def test_a_model_made_of_links_is_checked_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_model_made_of_links_is_checked_and_nothing_is_written(
+    tmp_path: Path, classifier: ContinualClassifier
+) -> None:
     """As volumes of containers are."""
-    images = np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), np.uint8)
-    with warnings.catch_warnings(action="ignore"):
-        classifier = ContinualClassifier(backbone="convnet", image_size=16, epochs=1, device="cpu")
-        classifier.learn((images, ["a", "b"] * 10), "may").save(tmp_path / "real")
+    classifier.save(tmp_path / "real")
     for name in ("a", "b"):
         (tmp_path / "test" / "may" / name).mkdir(parents=True)
-        Image.fromarray(images[0]).save(tmp_path / "test" / "may" / name / "one.png")
+        Image.new("RGB", (16, 16)).save(tmp_path / "test" / "may" / name / "one.png")
     (tmp_path / "model").mkdir()
     for name in ("model.json", "versions"):
         (tmp_path / "model" / name).symlink_to(tmp_path / "real" / name)
     before = sorted(path.name for path in (tmp_path / "real").rglob("*"))
-    command = [sys.executable, "-m", "recollect", "check", str(tmp_path / "model"), str(tmp_path / "test")]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    ended = recollect("check", tmp_path / "model", tmp_path / "test")
     assert ended.returncode == 0, ended.stderr
     assert "these figures are not kept" in ended.stderr
     assert sorted(path.name for path in (tmp_path / "real").rglob("*")) == before

@@ -67,6 +67,21 @@ def test_nothing_is_overwritten_or_left_half_done(tmp_path: Path, monkeypatch: p
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
+@pytest.mark.parametrize("error", [UserError, KeyboardInterrupt])
+def test_an_interrupted_export_leaves_no_folder(tmp_path: Path, error: type[BaseException]) -> None:
+    num_calls = 0
+
+    def interrupt() -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 3:
+            raise error("stop")
+
+    with pytest.raises(error, match="stop"):
+        export_stream(small(), tmp_path / "x", advance=interrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_command_writes_the_bundled_digits(tmp_path: Path) -> None:
     words = ["stream", "export", "split-digits", str(tmp_path / "x"), "--train-per-class", "5", "--test-per-class", "2"]
     done = recollect(*words)

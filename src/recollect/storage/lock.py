@@ -1,26 +1,32 @@
-"""One process per folder: a lock that the system lifts when its holder dies, however it dies."""
+"""One process per folder: a lock that the operating system releases when its holder ends, however it ends."""
 
 from __future__ import annotations
 
 import os
+import re
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from recollect.errors import UserError
-from recollect.storage.files import open_unlinked, refuse_links
+from recollect.storage.files import UNFINISHED, open_unlinked, refuse_links
 
 LOCK_NAME = "lock"
+TEMPORARY = re.compile(rf".+\.[0-9a-f]{{16}}{re.escape(UNFINISHED)}")  # as `write_bytes` names them
 
 
 class LockedError(UserError):
-    """Another process holds the folder."""
+    """Another process holds the folder's lock."""
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder, to write and delete in it; refused while another process holds it, or if it contains links."""
+    """Hold a folder's lock, to write and delete in it, and remove the temporary files that a crash left there.
+
+    Refused while another process holds the lock, or if the folder contains symbolic links.
+    """
     refuse_links(folder)
     handle = open_unlinked(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)
     try:
@@ -31,9 +37,20 @@ def lock_folder(folder: Path) -> Iterator[None]:
         os.ftruncate(handle, 0)
         os.lseek(handle, 0, os.SEEK_SET)
         os.write(handle, f" {os.getpid()}\n".encode())
+        _remove_temporary_files(folder)
         yield
     finally:
         os.close(handle)
+
+
+def _remove_temporary_files(folder: Path) -> None:
+    """Remove what interrupted writes left, except in subfolders with their own lock, where another may be writing."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not Path(parent, name, LOCK_NAME).exists()]
+        for name in files:
+            path = Path(parent, name)
+            if TEMPORARY.fullmatch(name) and stat.S_ISREG(path.lstat().st_mode):
+                path.unlink()
 
 
 if sys.platform == "win32":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import torch
 from PIL import Image
 
 from recollect.errors import UserError
+from recollect.storage import UNFINISHED
 from recollect.streams.split import Split, Stream, Task
 
 
@@ -25,11 +27,10 @@ def export_stream(
     """
     if out.exists():
         raise UserError(f"{out} exists already; choose another folder, or remove it")
-    aside = out.with_name(f"{out.name}.{os.getpid()}.unfinished")
-    if aside.exists():
-        raise UserError(f"{aside} is in the way; remove it")
+    aside = out.with_name(f"{out.name}.{secrets.token_hex(8)}{UNFINISHED}")
     num = 0
     try:
+        aside.mkdir(parents=True)
         for task in stream.tasks:
             for place, split, most in (
                 ("train", Split.concatenate([task.train, task.validation]), 0),
@@ -43,8 +44,9 @@ def export_stream(
                     num += 1
         os.replace(aside, out)
     except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
         raise UserError(f"{out} cannot be written ({error}); make room, or choose another folder") from error
+    finally:  # also after Ctrl-C; once renamed, there is nothing to remove
+        shutil.rmtree(aside, ignore_errors=True)
     return num
 
 
