@@ -87,13 +87,20 @@ def test_one_file_adds_a_method_a_stream_or_a_backbone(tmp_path: Path, monkeypat
 
 
 def test_the_run_commands_resolve() -> None:
-    commands = re.findall(r"^recollect run (.*)$", README.replace("\\\n", " "), re.MULTILINE)
-    assert len(commands) >= 4
+    text = README + (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^recollect run (.*)$", text.replace("\\\n", " "), re.MULTILINE)
+    assert len(commands) >= 5
     for command in commands:
-        words = command.split()
+        words = command.partition("#")[0].split()
         given = {words[i]: words[i + 1] for i in range(len(words) - 1) if words[i].startswith("--")}
         settings = words[words.index("--set") + 1 :] if "--set" in words else []
         resolve(given["--stream"], given["--method"], int(given.get("--seed", 0)), parse(settings))
+
+
+def test_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+    rows = [line for line in README.splitlines() if line.startswith("| `")]
+    assert 0 < len(rows) <= 10
 
 
 def test_the_first_screen_has_both_commands_and_they_exist() -> None:
