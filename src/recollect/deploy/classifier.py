@@ -28,7 +28,7 @@ from recollect.deploy.data import Labelled, class_name, read_images, read_labell
 from recollect.deploy.folder import load_model, save_version
 from recollect.deploy.learning import check_name, learn
 from recollect.deploy.model import LearnedTask, Model, Settings
-from recollect.deploy.reading import Reader, check_backbone
+from recollect.deploy.reading import Reader, check_backbone, restore_learner
 from recollect.engine import Observer, Runtime
 from recollect.engine.runtime import to_host
 from recollect.errors import UserError
@@ -215,7 +215,8 @@ class ContinualClassifier:
     def reader(self) -> Reader:
         """The model made ready to read, once."""
         if self._reader is None:
-            self._reader = Reader(self.model, Runtime.choose(self._device, "fp32"), self._module)
+            runtime = Runtime.choose(self._device, "fp32")
+            self._reader = Reader(self.model, restore_learner(self.model, runtime, self._module), runtime)
         return self._reader
 
     def _images(self, x: Any) -> Tensor:

@@ -25,10 +25,20 @@ from torch import Tensor, nn
 from recollect.core import GatedRetrospector
 from recollect.deploy.data import Labelled
 from recollect.deploy.model import LearnedTask, Model, Settings, Typical
-from recollect.deploy.reading import Reader, build, fit_temperature, infos, kept, pixels_of, whole
-from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, Training, checkpoint, listening
+from recollect.deploy.reading import (
+    Reader,
+    build,
+    deployable_tensors,
+    features_of,
+    fit_temperature,
+    infos,
+    pixels_of,
+    restore_learner,
+)
+from recollect.engine import Engine, Observer, Runtime, StopRequest, Training, checkpoint, listening
 from recollect.engine.runtime import to_host
 from recollect.errors import UserError
+from recollect.methods.rfe import RFELearner
 from recollect.metrics import rmse, squared_error
 from recollect.rng import Key
 from recollect.streams import Split, Stream, Task, TaskInfo
@@ -67,26 +77,31 @@ def learn(
             stacklevel=2,
         )
     train, validation = _split(data, settings.seed, len(past), sum(len(task.classes) for task in past))
-    learner = build(settings, backbone, settings.patience, restored=model is not None)
-    own = getattr(learner.network.backbone, "normalisation", None)
-    mean, std = (model.mean, model.std) if model else own or channel_statistics(train)
-    before = model or Model(settings, mean, std, (), 1.0, {})
+    full_precision = replace(runtime, precision="fp32")  # predictions and all that is measured are in it
+    if model is None:
+        learner = build(settings, backbone, settings.patience, restored=False)
+        own = getattr(learner.network.backbone, "normalisation", None)
+        mean, std = own or channel_statistics(train)
+        before = Model(settings, mean, std, (), 1.0, {})
+    else:
+        learner, before = restore_learner(model, runtime, backbone, settings.patience), model
+    pixels = pixels_of(before)
+    held_out, labels = validation.take(torch.arange(len(validation)))
+    features_before = features_of(learner, pixels, held_out, full_precision) if past else None
     info = TaskInfo(len(past), name, data.class_names)
     empty = Split(data.images, torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
-    old = [Task(each, empty, empty, empty) for each in infos(before)]
+    old = [Task(learned, empty, empty, empty) for learned in infos(before)]
     shape = (3, settings.image_size, settings.image_size)
-    stream = Stream("images", (*old, Task(info, train, validation, validation)), pixels_of(before), shape, data.digest)
+    stream = Stream("images", (*old, Task(info, train, validation, validation)), pixels, shape, data.digest)
     identity = identity_of(settings, model, data, name, backbone)
-    place = work / identity
-    if checkpoint.newest(place) is None:
+    checkpoints = work / identity
+    if checkpoint.newest(checkpoints) is None:
         _drop_others(work)
-        if past:
-            _begin(place, before, identity, backbone)
     training = Training(epochs=settings.epochs, learning_rate=settings.learning_rate, batch_size=settings.batch_size)
     with listening() if heed_signals else nullcontext(StopRequest()) as stop:
         engine = Engine(
-            learner, stream, training, runtime, settings.seed, observer=observer, checkpoints=place,
-            checkpoint_seconds=checkpoint_seconds, run=identity, stop=stop,
+            learner, stream, training, runtime, settings.seed, num_learned=len(past), observer=observer,
+            checkpoints=checkpoints, checkpoint_seconds=checkpoint_seconds, run=identity, stop=stop,
         )  # fmt: skip
         engine.run()
     task = LearnedTask(
@@ -94,8 +109,12 @@ def learn(
         drifted=None, rectified=None, learned=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=sum(engine.record.seconds.values()), learn=identity,
     )  # fmt: skip
-    after = replace(before, tasks=(*past, task), tensors=kept(learner), typical=None)
-    return _measured(before, after, validation, replace(runtime, precision="fp32"), backbone)
+    after = replace(before, tasks=(*past, task), tensors={}, typical=None)
+    if len(validation):
+        if features_before is not None:
+            after = _skip_harmful_hop(after, learner, held_out, features_before, full_precision)
+        after = _measure(after, Reader(after, learner, full_precision), held_out, labels)
+    return replace(after, tensors=deployable_tensors(learner))
 
 
 def _drop_others(work: Path) -> None:
@@ -168,45 +187,26 @@ def identity_of(
     return found.hexdigest()[:32]
 
 
-def _begin(place: Path, before: Model, identity: str, backbone: nn.Module | None) -> None:
-    """A checkpoint as the engine would have left it after the tasks learned so far."""
-    fresh = build(before.settings, backbone)
-    for info in infos(before):
-        fresh.begin_task(info)
-    tensors = {f"learner.{name}": tensor for name, tensor in whole(fresh, before.tensors).items()}
-    state = {"position": {"lessons": len(before.tasks)}, "record": vars(Record())}
-    checkpoint.save(place, f"task-{len(before.tasks):03}", tensors, state, identity)
-
-
-def _measured(before: Model, after: Model, validation: Split, runtime: Runtime, backbone: nn.Module | None) -> Model:
-    """With what the newest task's validation images tell: temperatures, accuracies, what is usual, and drift.
-
-    Read as `predict` will read, in full precision.
-    """
-    if not len(validation):
-        return after
-    images, labels = validation.take(torch.arange(len(validation)))
-    if before.tasks:
-        after = _with_the_hop_that_helps(before, after, images, runtime, backbone)
-    reader = Reader(after, runtime, backbone)
-    found = reader.outputs(images)
-    units = reader.learner.network.units(len(after.tasks) - 1)
-    within = fit_temperature(found.within[:, units], labels - units.start)
-    names = [name for task in after.tasks for name in task.classes]
+def _measure(model: Model, reader: Reader, images: Tensor, labels: Tensor) -> Model:
+    """The model with what validation images of its newest task give: temperatures, accuracies, usual features."""
+    outputs = reader.outputs(images)
+    units = reader.learner.network.units(len(model.tasks) - 1)
+    within = fit_temperature(outputs.within[:, units], labels - units.start)
+    names = [name for task in model.tasks for name in task.classes]
     owner = torch.tensor([names.index(name) for name in names])  # a class that came back counts as one
-    across = fit_temperature(found.across, labels, owner)
-    sure = (found.across / across).softmax(1) @ F.one_hot(owner, len(names)).float()
-    now = reader.features(images)
+    across = fit_temperature(outputs.across, labels, owner)
+    probabilities = (outputs.across / across).softmax(1) @ F.one_hot(owner, len(names)).float()
+    features = reader.features(images)
     newest = replace(
-        after.tasks[-1],
+        model.tasks[-1],
         temperature=within,
-        accuracy=_percent(found.within[:, units].argmax(1) == labels - units.start),
-        across=_percent(sure.argmax(1) == owner[labels]),
+        accuracy=_percent(outputs.within[:, units].argmax(1) == labels - units.start),
+        across=_percent(probabilities.argmax(1) == owner[labels]),
     )
     _warn_of_guessing(newest, len(labels))
-    mean, deviation = (tuple(each.tolist()) for each in (now.mean(0), now.std(0, correction=0)))
-    typical = Typical(mean, deviation, len(labels), float(sure.amax(1).mean()))
-    return replace(after, tasks=(*before.tasks, newest), temperature=across, typical=typical)
+    mean, deviation = (tuple(values.tolist()) for values in (features.mean(0), features.std(0, correction=0)))
+    typical = Typical(mean, deviation, len(labels), float(probabilities.amax(1).mean()))
+    return replace(model, tasks=(*model.tasks[:-1], newest), temperature=across, typical=typical)
 
 
 def _warn_of_guessing(task: LearnedTask, num_images: int) -> None:
@@ -221,26 +221,31 @@ def _warn_of_guessing(task: LearnedTask, num_images: int) -> None:
         )
 
 
-def _with_the_hop_that_helps(
-    before: Model, after: Model, images: Tensor, runtime: Runtime, backbone: nn.Module | None
+def _skip_harmful_hop(
+    model: Model, learner: RFELearner, images: Tensor, features_before: Tensor, runtime: Runtime
 ) -> Model:
-    """With the drift since the last task and what its retrospector leaves of it; one that adds to it is passed by."""
-    reader, last = Reader(after, runtime, backbone), len(before.tasks) - 1
-    then = Reader(before, runtime, backbone).features(images)
-    away = [float(squared_error(each, then)) for each in (reader.features(images), reader.features(images, last))]
-    drifted, rectified = (rmse(each, then.numel()) for each in away)
+    """The model with the drift since the task before and what its retrospector leaves of it.
+
+    A retrospector that adds to the drift is made to pass features through.
+    """
+    *_, previous, newest = model.tasks
+    index, pixels = len(model.tasks) - 2, pixels_of(model)
+    errors = [
+        float(squared_error(features_of(learner, pixels, images, runtime, task), features_before))
+        for task in (None, index)
+    ]
+    drifted, rectified = (rmse(error, features_before.numel()) for error in errors)
     if rectified > drifted:
         warnings.warn(
-            f"features have drifted by {drifted:.3f} since {before.tasks[-1].name!r}, and the retrospector would make "
-            f"that {rectified:.3f}: it is left out, and {before.tasks[-1].name!r} reads features as they are",
+            f"features have drifted by {drifted:.3f} since {previous.name!r}, and the retrospector would make "
+            f"that {rectified:.3f}: it is left out, and {previous.name!r} reads features as they are",
             stacklevel=4,
         )
-        hop = reader.learner.rfe.chain.retrospectors[last]
+        hop = learner.rfe.chain.retrospectors[index]
         assert isinstance(hop, GatedRetrospector)
         hop.pass_through()
-        after, rectified = replace(after, tensors=kept(reader.learner)), drifted
-    newest = replace(after.tasks[-1], drifted=drifted, rectified=rectified)
-    return replace(after, tasks=(*before.tasks, newest))
+        rectified = drifted
+    return replace(model, tasks=(*model.tasks[:-1], replace(newest, drifted=drifted, rectified=rectified)))
 
 
 def _percent(right: Tensor) -> float:

@@ -25,7 +25,6 @@ from recollect.rng import Key
 from recollect.streams import Pixels, TaskInfo, split_rows
 
 BATCH_SIZE = 64
-MADE_ANEW = ("rfe.anchor.", "rfe.recent.", "rfe.adapter.")  # when the next task begins
 
 
 class Outputs(NamedTuple):
@@ -70,46 +69,38 @@ def infos(model: Model) -> list[TaskInfo]:
     return [TaskInfo(index, task.name, task.classes) for index, task in enumerate(model.tasks)]
 
 
-def kept(learner: RFELearner) -> dict[str, Tensor]:
-    """The tensors of a learner that a model keeps."""
-    found = learner.state_dict()
-    return {name: to_host(tensor) for name, tensor in found.items() if not name.startswith(MADE_ANEW)}
+def restore_learner(model: Model, runtime: Runtime, backbone: nn.Module | None = None, patience: int = 0) -> RFELearner:
+    """The learner of a model on the runtime's device, with the model's tasks learned."""
+    learner = build(model.settings, backbone, patience)
+    for info in infos(model):
+        learner.begin_task(info)
+    try:
+        learner.load_deployable_state(model.tensors)
+    except (RuntimeError, KeyError) as error:
+        raise UserError(f"the model's weights do not fit its settings ({error})") from error
+    runtime.place(learner)
+    return learner
 
 
-def whole(learner: RFELearner, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a model with those that are made anew as they stand in a fresh learner."""
-    own = learner.state_dict()
-    fresh = {name: to_host(tensor) for name, tensor in own.items() if name.startswith(MADE_ANEW)}
-    return {**fresh, **tensors}
+def deployable_tensors(learner: RFELearner) -> dict[str, Tensor]:
+    """The tensors of a learner that a model keeps, on the host."""
+    return {name: to_host(tensor) for name, tensor in learner.deployable_state().items()}
 
 
 class Reader:
-    """A model made ready to read."""
+    """Predicts with a model's learner, which must not change meanwhile."""
 
-    def __init__(self, model: Model, runtime: Runtime, backbone: nn.Module | None = None) -> None:
-        self.model, self.runtime = model, runtime
-        self.learner = build(model.settings, backbone)
-        for info in infos(model):
-            self.learner.begin_task(info)
-        try:
-            self.learner.load_state_dict(whole(self.learner, model.tensors))
-        except (RuntimeError, KeyError) as error:
-            raise UserError(f"the model's weights do not fit its settings ({error})") from error
-        runtime.place(self.learner)
-        self.learner.eval()
+    def __init__(self, model: Model, learner: RFELearner, runtime: Runtime) -> None:
+        self.model, self.learner, self.runtime = model, learner.eval(), runtime
         self.pixels = pixels_of(model)
-        self._read = self.learner.reader(runtime.dtype)
-
-    def batches(self, images: Tensor) -> Iterator[Tensor]:
-        for part in split_rows(images, BATCH_SIZE):
-            yield self.pixels.plain(part.to(self.runtime.device))
+        self._read = learner.reader(runtime.dtype)
 
     @torch.inference_mode()
     def outputs(self, images: Tensor) -> Outputs:
         """Uncalibrated."""
         across = []
         sizes = self.learner.network.sizes()
-        for x in self.batches(images):
+        for x in plain_batches(self.pixels, images, self.runtime):
             with self.runtime.autocast():
                 scores = self._read(x)
             across.append(to_host(scores.cil.log_softmax(1)))
@@ -124,15 +115,29 @@ class Reader:
         units = self.learner.network.units(task)
         return (found.within[:, units] / self.model.tasks[task].temperature).softmax(1)
 
-    @torch.inference_mode()
     def features(self, images: Tensor, task: int | None = None) -> Tensor:
-        """Today's features or, of a task, the estimate of those that the model gave when it had just learned it."""
-        found = []
-        for x in self.batches(images):
-            with self.runtime.autocast():
-                now, estimates = self.learner.features(x)
-            found.append(to_host((now if task is None else estimates[task]).float()))
-        return torch.cat(found) if found else torch.zeros(0, self.learner.network.feature_dim)
+        """Today's features or, with a task, an estimate of those that the model gave when it had just learned it."""
+        return features_of(self.learner, self.pixels, images, self.runtime, task)
+
+
+@torch.inference_mode()
+def features_of(
+    learner: RFELearner, pixels: Pixels, images: Tensor, runtime: Runtime, task: int | None = None
+) -> Tensor:
+    """The learner's features [n, d] of images, on the host; with a task, their estimate in its feature space."""
+    learner.eval()
+    features = []
+    for x in plain_batches(pixels, images, runtime):
+        with runtime.autocast():
+            current, estimates = learner.features(x)
+        features.append(to_host((current if task is None else estimates[task]).float()))
+    return torch.cat(features) if features else torch.zeros(0, learner.network.feature_dim)
+
+
+def plain_batches(pixels: Pixels, images: Tensor, runtime: Runtime) -> Iterator[Tensor]:
+    """Normalised images on the device, in order."""
+    for part in split_rows(images, BATCH_SIZE):
+        yield pixels.plain(part.to(runtime.device))
 
 
 def pixels_of(model: Model) -> Pixels:

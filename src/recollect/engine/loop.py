@@ -42,7 +42,10 @@ class UnderWay(NamedTuple):
 
 
 class Engine:
-    """Teaches a stream to a learner and measures it after each task."""
+    """Teaches a stream to a learner and measures it after each task.
+
+    `num_learned` is the starting state: the learner given has already learned so many of the stream's tasks.
+    """
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Engine:
         runtime: Runtime,
         seed: int,
         *,
+        num_learned: int = 0,
         observer: Observer | None = None,
         checkpoints: Path | None = None,
         checkpoint_seconds: float = 300.0,
@@ -61,14 +65,14 @@ class Engine:
     ) -> None:
         self.learner, self.stream, self.training, self.runtime = learner, stream, training, runtime
         self.key = Key(seed)
+        self.num_learned = num_learned
         self.observer = observer or Observer()
-        self.checkpoints = checkpoints
-        self.checkpoint_seconds = checkpoint_seconds
+        self.checkpoints, self.checkpoint_seconds = checkpoints, checkpoint_seconds
         self.drift = drift
-        self.run_name = run
-        self.stop = stop or StopRequest()
+        self.run_name, self.stop = run, stop or StopRequest()
         self.record = Record(environment=runtime.describe())
         self.originals: dict[int, Tensor] = {}
+        assert not (drift and num_learned), "drift is measured from the first task on"
 
     def run(self) -> Record:
         """Learn all tasks, going on after the last checkpoint where there is one."""
@@ -252,14 +256,14 @@ class Engine:
         """Take the newest checkpoint's state; returns the lessons done and what was under way."""
         found = checkpoint.load_latest(self.checkpoints, self.run_name) if self.checkpoints else None
         if found is None:
-            return 0, None
+            return self.num_learned, None
         tensors, state = found
         try:
             position = state["position"]
             done, inside = int(position["lessons"]), "phase" in position
-            if not 0 <= done <= len(lessons) - inside:
+            if not self.num_learned <= done <= len(lessons) - inside:
                 raise self._misfit()
-            for lesson in lessons[: done + inside]:
+            for lesson in lessons[self.num_learned : done + inside]:
                 self._begin(lesson)
             parts: dict[str, dict[str, Tensor]] = {"learner": {}, "drift": {}, "fit": {}}
             for name, tensor in tensors.items():
@@ -284,8 +288,7 @@ class Engine:
     def _say_what_changed(self, done: int) -> None:
         before, now = self.record.environment, self.runtime.describe()
         changed = {key: [value, now.get(key)] for key, value in before.items() if value != now.get(key)}
-        if before:  # else it begins after tasks that another engine has taught
-            self.observer.event("resumed", tasks=done, changed=changed)
+        self.observer.event("resumed", tasks=done, changed=changed)
         if changed:
             what = ", ".join(f"{key} was {was} and is {value}" for key, (was, value) in changed.items())
             warnings.warn(f"going on under another environment, so not to the same bits: {what}", stacklevel=2)

@@ -174,6 +174,17 @@ class Learner(nn.Module, ABC, Generic[Config]):
         """Every store of samples, for the accounts."""
         return [module for module in self.modules() if isinstance(module, Memory)]
 
+    def deployable_state(self) -> dict[str, Tensor]:
+        """The part of `state_dict` that predicting and learning further tasks need; `begin_task` rebuilds the rest."""
+        return self.state_dict()
+
+    def load_deployable_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore `deployable_state` once the same tasks have begun; the rest stays as `begin_task` made it."""
+        rest = self.state_dict()
+        for name in self.deployable_state():
+            del rest[name]
+        self.load_state_dict({**rest, **state})
+
     def classifier_phase(self, task: TaskInfo, step: Callable[[Batch, Update], None], units: Units) -> Phase:
         """The usual phase: train the backbone and the heads that `units` says; watch the cross-entropy."""
         network = self.network

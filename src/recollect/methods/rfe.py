@@ -213,6 +213,12 @@ class RFELearner(Learner[RFEConfig]):
         """Fixed heads of tasks to come, which read today's features."""
         return len(self.network.heads) - self.rfe.num_tasks
 
+    def deployable_state(self) -> dict[str, Tensor]:
+        """Everything but the adapter and the teacher that the start of the next task replaces."""
+        is_anchor = self.rfe.chain.is_anchor(self.rfe.chain.current)
+        replaced = ("rfe.adapter.", "rfe.recent.", *["rfe.anchor."] * is_anchor)
+        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith(replaced)}
+
     def parameter_counts(self) -> Parameters:
         """Network and completed hops; while training also the teachers. h_{t+1}, without its r yet, is not counted."""
         chain = self.rfe.chain
