@@ -14,23 +14,22 @@ import pytest
 import recollect
 
 ROOT = Path(__file__).parents[1] / "src" / "recollect"
-LEAVES = {"rng", "errors", "registry", "precision", "launch", "share", "place", "escaping", "storage"}
+LEAVES = {"rng", "errors", "registry", "precision", "distributed", "place", "escaping", "storage"}
 ALLOWED = {
     "rng": set(),
     "errors": set(),
     "registry": {"errors"},
     "precision": set(),
-    "launch": set(),
-    "share": set(),
+    "distributed": {"errors"},
     "place": set(),
     "escaping": set(),
     "storage": {"errors"},
     "core": {"rng", "precision"},
     "nets": LEAVES,
     "streams": LEAVES,
-    "memory": LEAVES,
+    "memory": LEAVES | {"streams"},
     "metrics": LEAVES,
-    "methods": LEAVES | {"core", "nets", "streams", "memory", "metrics"},
+    "methods": LEAVES - {"distributed"} | {"core", "nets", "streams", "memory", "metrics"},
     "engine": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods"},
     "runs": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine"},
     "testing": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "runs"},
@@ -56,7 +55,7 @@ ALLOWED = {
 }
 FILES = sorted(ROOT.rglob("*.py"))
 # What reads files or draws pictures works on the host; the runtime with its processes is where devices are known.
-HOST_ONLY = {"engine/runtime.py", "engine/processes.py", "place.py"}
+HOST_ONLY = {"engine/runtime.py", "distributed/world.py", "place.py"}
 HOST_ONLY |= {"report/figures.py", "report/tables.py", "cli/app.py", "deploy/export.py"}
 HOST_ONLY |= {f"audit/{name}.py" for name in ("contents", "decoding", "files", "probes", "search")}
 

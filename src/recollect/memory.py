@@ -6,26 +6,14 @@ Slots are allocated once, so the state has the same shape whatever was stored; a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
+from recollect.distributed.shard import UNSHARDED, Shard
 from recollect.errors import UserError
 from recollect.place import to_device
-from recollect.share import WHOLE, Share
-
-
-@dataclass(frozen=True)
-class Samples:
-    """A draw from the memory; `values` holds what else was stored with each image."""
-
-    images: Tensor
-    labels: Tensor
-    tasks: Tensor
-    values: Mapping[str, Tensor]
-    divided: bool = True
-    """Whether several processes have a part each; a draw that does not divide as the batch does, all have whole."""
+from recollect.streams import Samples
 
 
 class Memory(nn.Module):
@@ -44,8 +32,8 @@ class Memory(nn.Module):
         self.capacity = capacity
         self.size = 0
         self.num_offered = 0
-        self.share: Share = WHOLE
-        """Set for the time of a step where several processes share it: they offer and draw together."""
+        self.shard: Shard = UNSHARDED
+        """Set for the duration of a step that several ranks compute: they offer and draw together."""
         try:
             self.register_buffer("images", torch.zeros(capacity, *image_shape, dtype=torch.uint8))
         except RuntimeError as error:
@@ -68,45 +56,44 @@ class Memory(nn.Module):
         """Offer `num` samples to the reservoir (Vitter's algorithm R); returns the rows kept and the slots they go to.
 
         After n offers each of them is held with probability capacity / n. Of rows meant for one slot the last wins.
-        Offers of a share are offered with those of the others; each process is told the rows that are its own.
+        The rows of a shard are offered together with those of the other ranks; returned are those of this rank.
         """
-        (owners,) = self.share.gather([torch.full((num,), self.share.start)])
-        first, num = int((owners < self.share.start).sum()), len(owners)
-        counts = torch.arange(self.num_offered + 1, self.num_offered + num + 1)
-        draws = torch.randint(0, 1 << 62, (num,), generator=rng) % counts
+        first, total = self.shard.position(num)
+        counts = torch.arange(self.num_offered + 1, self.num_offered + total + 1)
+        draws = torch.randint(0, 1 << 62, (total,), generator=rng) % counts
         slots = torch.where(counts <= self.capacity, counts - 1, draws).tolist()
-        kept: dict[int, int] = {}
+        row_of_slot: dict[int, int] = {}
         for row, drawn in enumerate(slots):
             if drawn < self.capacity:
                 slot = drawn if self.size == self.capacity else self.size  # free slots first, also after a purge
                 self.size = max(self.size, slot + 1)
-                kept[slot] = row
-        self.num_offered += num
-        rows, goals = (torch.tensor(list(each), dtype=torch.int64) for each in (kept.values(), kept))
-        own = owners[rows] == self.share.start
-        return rows[own] - first, goals[own]
+                row_of_slot[slot] = row
+        self.num_offered += total
+        rows = torch.tensor(list(row_of_slot.values()), dtype=torch.int64)
+        own = (rows >= first) & (rows < first + num)
+        return rows[own] - first, torch.tensor(list(row_of_slot), dtype=torch.int64)[own]
 
     def write(self, slots: Tensor, images: Tensor, labels: Tensor, tasks: Tensor | int, **values: Tensor) -> None:
-        """Store samples in their slots, those of a share with those of the others."""
+        """Store samples in their slots, together with those of other ranks."""
         slots = to_device(slots, self.images.device)
         buffers = [self.images, self.labels, self.tasks, *map(self.get_buffer, self._fields)]
         tasks = torch.as_tensor(tasks, device=slots.device).expand(len(slots))
         columns = [images, labels, tasks, *(values[name] for name in self._fields)]
         columns = [column.to(buffer.dtype) for column, buffer in zip(columns, buffers, strict=True)]
-        slots, *columns = self.share.gather([slots, *columns])
+        slots, *columns = self.shard.gather([slots, *columns])
         if len(slots):
             for buffer, column in zip(buffers, columns, strict=True):
                 buffer[slots] = column
 
     def make_room(self, task: int, last_tasks: int, num_new: int, rng: torch.Generator) -> Tensor:
-        """Keep only the last `last_tasks` tasks up to `task`, in equal shares; returns up to `num_new` free slots."""
-        held = self.tasks[: self.size].tolist()
-        shares = sorted({t for t in held if t > task - last_tasks} | {task})
-        share = self.capacity // len(shares)
+        """Keep only the last `last_tasks` tasks up to `task`, in equal numbers; returns up to `num_new` free slots."""
+        stored_tasks = self.tasks[: self.size].tolist()
+        tasks = sorted({t for t in stored_tasks if t > task - last_tasks} | {task})
+        slots_per_task = self.capacity // len(tasks)
         keep: list[int] = []
-        for old in shares[:-1]:
-            slots = torch.tensor([slot for slot, t in enumerate(held) if t == old])
-            keep += sorted(slots[torch.randperm(len(slots), generator=rng)[:share]].tolist())
+        for old in tasks[:-1]:
+            slots = torch.tensor([slot for slot, t in enumerate(stored_tasks) if t == old])
+            keep += sorted(slots[torch.randperm(len(slots), generator=rng)[:slots_per_task]].tolist())
         order = torch.tensor(keep, dtype=torch.int64, device=self.images.device)
         num_new = min(num_new, self.capacity - len(keep))
         for buffer in self.buffers():
@@ -118,29 +105,19 @@ class Memory(nn.Module):
 
     def sample(self, num: int, rng: torch.Generator) -> Samples | None:
         """`num` different samples, or all of them where fewer are held; None while empty."""
-        chosen = self.draw(num, rng)
-        if not len(chosen):
-            return None
-        return replace(self.at(to_device(chosen, self.images.device)), divided=self.divides(num))
+        slots, shard = self.shard.split(torch.randperm(self.size, generator=rng)[: self.shard.global_size(num)])
+        return self.at(to_device(slots, self.images.device), shard) if len(slots) else None
 
-    def draw(self, num: int, rng: torch.Generator) -> Tensor:
-        """The slots of `num` different samples, or of all where fewer are held; of a share its part of one draw."""
-        return self.share.of(torch.randperm(self.size, generator=rng)[: self.share.whole(num)])
-
-    def divides(self, num: int) -> bool:
-        """Whether a draw of `num` is divided among processes."""
-        return min(self.size, self.share.whole(num)) % self.share.total == 0
-
-    def at(self, slots: Tensor) -> Samples:
-        """What the given slots hold."""
+    def at(self, slots: Tensor, shard: Shard = UNSHARDED) -> Samples:
+        """The samples in the given slots."""
         values = {name: self.get_buffer(name)[slots] for name in self._fields}
-        return Samples(self.images[slots], self.labels[slots], self.tasks[slots], values)
+        return Samples(self.images[slots], self.labels[slots], self.tasks[slots], values, slots, shard)
 
     def widen(self, field: str, size: int) -> None:
         """Give a field of vectors room for `size` values each; what was stored keeps its place, the rest is zero."""
-        held = self.get_buffer(field)
-        wider = held.new_zeros(self.capacity, size)
-        wider[:, : held.shape[1]] = held
+        stored = self.get_buffer(field)
+        wider = stored.new_zeros(self.capacity, size)
+        wider[:, : stored.shape[1]] = stored
         self.register_buffer(field, wider)
 
     def get_extra_state(self) -> Tensor:

@@ -65,7 +65,7 @@ def test_er_adds_cross_entropy_on_a_replayed_batch(units: str) -> None:
     assert set(learner.memory.tasks.tolist()) == {0}
     batch = batch_of(stream, 1)
     past = learner.memory.sample(8, batch.rng("replay"))
-    x = torch.cat([batch.x, batch.augmented(past.images, "replayed view")])
+    x = torch.cat([batch.x, batch.augmented(past, "replayed view")])
     logits = copy.deepcopy(learner.network).train()(x)
     if units != "task":
         logits = logits[:, :5] if units == "seen" else logits

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from recollect.methods import Learner
 from recollect.rng import Key
-from recollect.streams import Batch, TaskData
+from recollect.streams import Batch, Moves, TaskData
 from tests.conftest import make_learner, make_stream
 from tests.methods import oracles
 from tests.methods.oracles import Net
@@ -40,8 +40,11 @@ class Double:
     def plain(self, images: Tensor) -> Tensor:
         return images.double() / 100
 
-    def augmented(self, images: Tensor, rng: torch.Generator, share: object) -> Tensor:
-        return self.plain(images)
+    def draw(self, num: int, rng: torch.Generator) -> Moves:
+        return Moves(*torch.zeros(3, num))
+
+    def moved(self, images: Tensor, moves: Moves) -> Tensor:
+        return images
 
 
 PIXELS: Any = Double()
@@ -202,7 +205,7 @@ def test_derpp_compares_with_the_logits_of_storing_time_on_units_known_then(two_
             stored[slot] = oracles.logits(then, oracles.features(then, held[slot][0]))
     assert [len(stored[slot]) for slot in range(6)] == [2, 2, 2, 5, 5, 5]
     batch = batch_of(num=4)  # fewer than the memory holds, so that two draws differ
-    first, second = (learner.memory.draw(4, batch.rng(draw)).tolist() for draw in ("replay", "second replay"))
+    first, second = (learner.memory.sample(4, batch.rng(draw)).slots.tolist() for draw in ("replay", "second replay"))
     assert set(first) != set(second)
     past, now = as_pairs(learner.memory.images, learner.memory.labels), as_pairs(batch.images, batch.y)
     labels = [past[slot] for slot in (second if two_draws else first)]

@@ -21,7 +21,7 @@ from recollect.methods._rfe_config import RFEConfig
 from recollect.methods._rfe_memory import Recall
 from recollect.nets.resnet import ResNet18
 from recollect.rng import Key
-from recollect.streams import Batch, Stream, TaskData
+from recollect.streams import Batch, Stream, TaskData, augment
 from tests.conftest import make_learner, make_stream, teach
 
 FORMS = ["rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux"]
@@ -30,7 +30,7 @@ FORMS = ["rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projec
 def batch_of(stream: Stream, task: int, num: int = 8) -> Batch:
     images, labels = stream.tasks[task].train.take(torch.arange(num))
     key = Key(99) / task
-    return Batch(images, stream.pixels.augmented(images, (key / "view").generator()), labels, stream.pixels, key)
+    return Batch(images, augment(images, stream.pixels, (key / "view").generator()), labels, stream.pixels, key)
 
 
 def after_task(name: str, stream: Stream, num: int, **options: Any) -> Learner[Any]:
@@ -82,7 +82,7 @@ def test_stage_one_adds_a_second_mean_over_memory() -> None:
     batch = batch_of(stream, 1)
     student, teacher = copy.deepcopy(learner.network.backbone).train(), copy.deepcopy(learner.network.backbone).eval()
     past = learner.past.memory.sample(8, batch.rng("replay"))
-    view = batch.augmented(past.images, "replayed view")
+    view = batch.augmented(past, "replayed view")
     f = student(torch.cat([batch.x, view]))
     expected = F.cross_entropy(learner.network.heads[1](f[:8]), batch.y - 2)
     expected = expected + 0.7 * (mse(f[:8], teacher(batch.x)) + mse(f[8:], teacher(view)))
@@ -145,7 +145,7 @@ def test_recall_compares_each_sample_in_its_own_domain(stride: int, target: str)
     learner.eval()
     newest_domain = {1: 2, 2: 2}[stride]
     past = memory.sample(8, batch.rng("recall"))
-    views, plain = batch.augmented(past.images, "recalled view"), batch.plain(past.images)
+    views, plain = batch.augmented(past, "recalled view"), batch.plain(past.images)
     errors, domains = [], set()
     for i in range(8):
         domain = int(past.values["domain"][i])
@@ -168,7 +168,7 @@ def test_recall_on_kept_views_is_recall_on_those_views(target: str) -> None:
     batch, chain, memory = batch_of(stream, 2), learner.rfe.chain, learner.past.memory
     learner.eval()
     moves = [stream.pixels.draw(20, (Key(5) / view).generator()) for view in range(3)]
-    slots = memory.draw(8, batch.rng("recall"))
+    slots = memory.sample(8, batch.rng("recall")).slots
     chosen = torch.randint(0, 3, (8,), generator=batch.rng("recalled view")).tolist()
     errors, kinds = [], set()
     for slot, view in zip(slots.tolist(), chosen, strict=True):
@@ -422,7 +422,7 @@ def test_stored_targets_in_stage_one() -> None:
     batch = batch_of(stream, 1)
     student, teacher = copy.deepcopy(learner.network.backbone).train(), copy.deepcopy(learner.network.backbone).eval()
     past = learner.past.memory.sample(8, batch.rng("replay"))
-    f = student(torch.cat([batch.x, batch.augmented(past.images, "replayed view")]))
+    f = student(torch.cat([batch.x, batch.augmented(past, "replayed view")]))
     expected = F.cross_entropy(learner.network.heads[1](f[:8]), batch.y - 2)
     expected = expected + 0.7 * (mse(f[:8], teacher(batch.x)) + mse(f[8:], past.values["feature"]))
     assert torch.allclose(loss_of(phases(learner, stream, 1)["fit"], batch), expected, atol=1e-6)
@@ -438,7 +438,7 @@ def test_end_to_end_leads_to_the_anchor_on_stream_and_memory(stride: int) -> Non
             parameter.add_(0.05)  # so that the anchor differs from f_{t-1} also at stride 1
     student = copy.deepcopy(learner.network.backbone).train()
     past = learner.past.memory.sample(8, batch.rng("replay"))
-    x = torch.cat([batch.x, batch.augmented(past.images, "replayed view")])
+    x = torch.cat([batch.x, batch.augmented(past, "replayed view")])
     f, last = student(x), learner.rfe.chain.num_hops - 1
     back = learner.rfe.chain.retrospectors[last](f, learner.rfe.chain.auxiliaries[last](x))
     target = learner.rfe.anchor(x)

@@ -16,8 +16,8 @@ from cyclopts import CycloptsError, Parameter
 
 from recollect.cli import exporting, practice, studies  # noqa: F401  (they add their commands)
 from recollect.cli.base import app
+from recollect.distributed.launch import read_launch
 from recollect.escaping import escape, escape_controls
-from recollect.launch import launched
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -141,7 +141,7 @@ def _do(console: Console, config: RunConfig, out: Path, **words: Any) -> None:
     from recollect.report.tables import print_result
     from recollect.runs import run as do_run
 
-    console.quiet = launched().rank > 0
+    console.quiet = not read_launch().is_main
     command = shlex.join(["recollect", *sys.argv[1:]])
     with ProgressBar(console, config.method) as bar:
         result = do_run(config, out, observer=bar, command=command, heed_signals=True, shared=True, **words)
@@ -248,7 +248,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app(exit_on_error=False, print_error=launched().rank == 0)
+        app(exit_on_error=False, print_error=read_launch().is_main)
     except CycloptsError:
         sys.exit(2)
     except UserError as error:
@@ -269,14 +269,14 @@ def main() -> None:
 def refuse(message: object, *, always: bool = False) -> NoReturn:
     """Say why, and end with exit code 2."""
     say(message, always=always)
-    if launched().rank:
+    if not read_launch().is_main:
         time.sleep(LET_THE_FIRST_SPEAK_SECONDS)
     sys.exit(2)
 
 
 def say(message: object, *, always: bool = False) -> None:
     """Tell people; of several processes that have the same to say the first speaks."""
-    if always or launched().rank == 0:
+    if always or read_launch().is_main:
         print(f"recollect: {escape_controls(str(message), keep_lines=True)}", file=sys.stderr)
 
 

@@ -2,10 +2,9 @@
 
 from recollect.engine.loop import Engine
 from recollect.engine.observer import Observer
-from recollect.engine.processes import ALONE, joined
 from recollect.engine.record import Record
 from recollect.engine.runtime import Runtime
 from recollect.engine.stop import StopRequest, listening
 from recollect.engine.training import Training
 
-__all__ = ["ALONE", "Engine", "Observer", "Record", "Runtime", "StopRequest", "Training", "joined", "listening"]
+__all__ = ["Engine", "Observer", "Record", "Runtime", "StopRequest", "Training", "listening"]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from recollect.distributed.shard import UNSHARDED, Shard
 from recollect.engine.evaluation import plain_batches
 from recollect.engine.observer import Observer
 from recollect.engine.runtime import Runtime
@@ -21,8 +22,7 @@ from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
 from recollect.methods import Learner, Phase
 from recollect.place import to_device
 from recollect.rng import Key
-from recollect.share import WHOLE, Share
-from recollect.streams import Batch, Pixels, Split, Views
+from recollect.streams import Batch, Pixels, Split, Views, augment
 
 REPORT_EVERY_SECONDS = 1.0
 
@@ -49,7 +49,7 @@ class Fit:
         sizes = [len(chunk) for chunk in torch.arange(len(train)).split(training.batch_size)]
         self.num_steps = len(sizes) - (len(sizes) > 1 and sizes[-1] == 1)  # BatchNorm cannot take a single image
         plateau = Plateau(patience=training.patience, factor=training.factor)
-        self.update = Optimiser(learner, phase, plateau, self.num_steps, runtime.device, runtime.processes)
+        self.update = Optimiser(learner, phase, plateau, self.num_steps, runtime.device, runtime.world)
         self.epoch = 0
         self._best, self._since_best = math.inf, 0
         self._best_weights: list[Tensor] = []
@@ -142,30 +142,30 @@ class Fit:
         chunks = order.split(self.training.batch_size)[: self.num_steps]
         reported = perf_counter()
         for positions in chunks[self.step :]:
-            share = self.runtime.processes.share(len(positions))
-            batch = self._batch(share.of(positions), key / self.step, share)
-            (batch.key / "share" / share.start if share.start else batch.key).seed_layers()
-            with self._shared(share), self.runtime.autocast():
+            shard = self.runtime.world.shard(len(positions))
+            batch = self._batch(shard.split(positions)[0], key / self.step, shard)
+            (batch.key / "share" / shard.start if shard.start else batch.key).seed_layers()
+            with self._use_shard(shard), self.runtime.autocast():
                 self.phase.step(batch, self.update)
             observer.advance(len(positions))
             after_step(len(positions))
-            if perf_counter() - reported > REPORT_EVERY_SECONDS and self.runtime.processes.leads:
+            if perf_counter() - reported > REPORT_EVERY_SECONDS and self.runtime.world.is_main:
                 observer.report(self.update.mean_loss())
                 reported = perf_counter()
         return self.update.mean_loss()
 
     @contextmanager
-    def _shared(self, share: Share) -> Iterator[None]:
-        """While a step lasts, memories and update know which rows of its batch are this process's."""
-        memories = self.learner.memories() if self.runtime.processes.size > 1 else ()
-        self.update.weight = share.weight
+    def _use_shard(self, shard: Shard) -> Iterator[None]:
+        """For one step, tell the memories and the update which rows of the global batch this rank has."""
+        memories = self.learner.memories() if self.runtime.world.size > 1 else ()
+        self.update.weight = shard.weight
         for memory in memories:
-            memory.share = share
+            memory.shard = shard
         yield
         for memory in memories:
-            memory.share = WHOLE
+            memory.shard = UNSHARDED
 
-    def _batch(self, positions: Tensor, key: Key, share: Share) -> Batch:
+    def _batch(self, positions: Tensor, key: Key, shard: Shard) -> Batch:
         images, labels = self.train.take(positions)
         images = to_device(images, self.runtime.device)
         labels = to_device(labels, self.runtime.device)
@@ -173,9 +173,9 @@ class Fit:
             view = self.epoch % len(self._views)
             x, known = self._views.shown(view, positions, images), self._views.known(view, positions)
         else:
-            x = self.pixels.augmented(images, (key / "view").generator(), share)
+            x = augment(images, self.pixels, (key / "view").generator(), shard)
             known = self._known(x)
-        return Batch(images, x, labels, self.pixels, key, known, share)
+        return Batch(images, x, labels, self.pixels, key, known, shard)
 
     def _known(self, x: Tensor) -> dict[str, Tensor]:
         """What does not change in this phase, of a view not seen before."""
@@ -205,7 +205,7 @@ class Fit:
             if found.num_correct is not None:
                 has_accuracy = True
                 totals[-1] += found.num_correct
-        self.runtime.processes.take_first_([totals])
+        self.runtime.world.broadcast_([totals])
         *losses, right = (totals / len(self.validation)).tolist()
         return dict(zip(names, losses, strict=True)), 100 * right if has_accuracy else None
 

@@ -86,7 +86,7 @@ class Engine:
     def _run_all(self) -> Record:
         lessons = [self.stream.tasks] if self.learner.together else [(task,) for task in self.stream.tasks]
         self.runtime.place(self.learner)
-        with self.runtime.processes.in_turn():
+        with self.runtime.world.main_first():
             done, under_way = self._resume(lessons)
         self._compare("from the start")
         if not done and under_way is None and self.learner.network.fixed_heads:
@@ -111,7 +111,7 @@ class Engine:
 
     def _forget_dropped_samples(self, done: int) -> None:
         """Older checkpoints may hold samples that memories have dropped since: they go before the task has ended."""
-        if self.checkpoints is not None and self.learner.memories() and self.runtime.processes.leads:
+        if self.checkpoints is not None and self.learner.memories() and self.runtime.world.is_main:
             checkpoint.keep_only(self.checkpoints, f"task-{done:03}")
 
     def _tell(self, lesson: Sequence[Task]) -> None:
@@ -153,7 +153,7 @@ class Engine:
             with self.runtime.autocast():
                 data = TaskData(task.train, self.stream.pixels, self.runtime.device, 256, key / "end" / task.info.index)
                 self.learner.end_task(task.info, data)
-        self.runtime.processes.take_first_(self.learner.state_dict().values())
+        self.runtime.world.broadcast_(self.learner.state_dict().values())
 
     def _begin(self, lesson: Sequence[Task]) -> None:
         for task in lesson:
@@ -189,12 +189,12 @@ class Engine:
         save()
 
     def _asked_to_stop(self) -> int:
-        """The signal that any of the processes got; 0 for none."""
-        return self.runtime.processes.largest(self.stop.number or 0)
+        """The signal that any rank received; 0 for none."""
+        return self.runtime.world.all_reduce_max(self.stop.number or 0)
 
     def _compare(self, when: str) -> None:
-        """Replicas are the same bits; a method whose replicas are not cannot be shared."""
-        differ = self.runtime.processes.differing(self.learner.state_dict())
+        """Replicas are the same bits; a method whose replicas are not cannot run on several processes."""
+        differ = self.runtime.world.find_differences(self.learner.state_dict())
         if differ:
             raise UserError(
                 f"the processes' copies of {type(self.learner).__name__} differ {when}, in {', '.join(differ[:3])}: "
@@ -237,7 +237,7 @@ class Engine:
 
     def _save(self, done: int, number: int = 0, fit: Fit | None = None) -> None:
         """Save the state after `done` lessons or, within the next one, inside a phase."""
-        if self.checkpoints is None or not self.runtime.processes.leads:
+        if self.checkpoints is None or not self.runtime.world.is_main:
             return
         tensors = {f"learner.{name}": tensor for name, tensor in self.learner.state_dict().items()}
         tensors |= {f"drift.{task}": original for task, original in self.originals.items()}

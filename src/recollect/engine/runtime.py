@@ -1,4 +1,4 @@
-"""The only file that knows devices and precision; `processes.py` beside it knows processes."""
+"""The only file that knows devices and precision."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from recollect.distributed.world import SINGLE, World
 from recollect.engine.cpu_faults import set_layout, survives_bf16
-from recollect.engine.processes import ALONE, Processes
 from recollect.errors import UserError
 
 Precision = Literal["fp32", "bf16"]
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -26,40 +26,38 @@ class Runtime:
 
     device: torch.device
     precision: Precision = "fp32"
-    processes: Processes = ALONE
+    world: World = SINGLE
 
     @staticmethod
-    def choose(
-        device: str = "auto", precision: str = "fp32", threads: int = 0, processes: Processes = ALONE
-    ) -> Runtime:
+    def choose(device: str = "auto", precision: str = "fp32", threads: int = 0, world: World = SINGLE) -> Runtime:
         """`auto` takes a GPU, then a Mac's, then the processor; `threads=0` leaves torch's choice.
 
-        The precision `auto` is bf16 where the device computes in it natively, and fp32 elsewhere. Of several processes
-        on a machine each takes a GPU of its own, or all the processor.
+        The precision `auto` is bf16 where the device computes in it natively, and fp32 elsewhere. With several ranks
+        on a machine each uses a GPU of its own, or all share the processor.
         """
         if precision not in ("auto", "fp32", "bf16"):
             raise UserError(f"precision is 'auto', 'fp32' or 'bf16', got {precision!r}")
         available = ["cpu"]
-        if torch.backends.mps.is_available() and processes.size == 1:
+        if torch.backends.mps.is_available() and world.size == 1:
             available.insert(0, "mps")
         if torch.cuda.is_available():
             available.insert(0, "cuda")
         name = available[0] if device == "auto" else device
         kind, _, number = name.partition(":")
         count = torch.cuda.device_count() if kind == "cuda" else 1
-        if kind == "cuda" and processes.size > 1:
-            if number or processes.local_rank >= count:
+        if kind == "cuda" and world.size > 1:
+            if number or world.launch.local_rank >= count:
                 raise UserError(
                     "each process takes a GPU of its own: say --device cuda, and start no more processes on a machine "
                     f"than it has GPUs; got --device {device}, and there are {count}"
                 )
-            number = str(processes.local_rank)
+            number = str(world.launch.local_rank)
             name = f"cuda:{number}"
-            torch.cuda.set_device(processes.local_rank)
+            torch.cuda.set_device(world.launch.local_rank)
         if kind not in available or (number and not (number.isdecimal() and int(number) < count)):
             raise UserError(f"device {device!r} is not available here; there is {', '.join(available)}")
-        if not 0 <= threads <= MOST_THREADS:
-            raise UserError(f"threads lies between 1 and {MOST_THREADS}, or is 0 for torch's own choice; got {threads}")
+        if not 0 <= threads <= MAX_THREADS:
+            raise UserError(f"threads must be between 1 and {MAX_THREADS}, or 0 for torch's own choice; got {threads}")
         if threads:
             torch.set_num_threads(threads)
         if kind == "cuda":  # the same bits again on the same machine
@@ -71,7 +69,7 @@ class Runtime:
                 "use --precision fp32, or set the environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
             )
         native = precision == "auto" and _computes_in_bf16(kind)
-        return Runtime(torch.device(name), "bf16" if precision == "bf16" or native else "fp32", processes)
+        return Runtime(torch.device(name), "bf16" if precision == "bf16" or native else "fp32", world)
 
     def place(self, module: nn.Module) -> None:
         """Move a module to the device, its convolutions laid out channels last where that is faster."""
@@ -111,7 +109,7 @@ class Runtime:
         return {
             "device": self.device.type,
             "processor": name,
-            "processes": self.processes.size,
+            "processes": self.world.size,
             "threads": torch.get_num_threads(),
             "precision": self.precision,
             "platform": platform.platform(),

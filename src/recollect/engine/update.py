@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.core import Frozen
-from recollect.engine.processes import ALONE, Processes
+from recollect.distributed.world import SINGLE, World
 from recollect.errors import UserError
 from recollect.methods import Phase
 
@@ -51,7 +51,7 @@ class Optimiser:
     """Adam over the groups of a phase; every other parameter of the learner is held still.
 
     Calling it takes one step. Losses stay on the device until `losses` are asked for, so no step waits for the host.
-    Of several processes all take the same step, by the mean of their gradients weighted by `weight`.
+    All ranks take the same step, by the mean of their gradients weighted by `weight`.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Optimiser:
         plateau: Plateau,
         num_steps: int,
         device: torch.device,
-        processes: Processes = ALONE,
+        world: World = SINGLE,
     ) -> None:
         self._learner = learner
-        self._processes = processes
+        self._world = world
         self.weight = 1.0
         learner.requires_grad_(False)
         groups = []
@@ -83,7 +83,7 @@ class Optimiser:
         self._adam.zero_grad(set_to_none=True)
         with torch.autocast(loss.device.type, enabled=False):
             loss.backward()
-            loss = self._agree(loss.detach())
+            loss = self._all_reduce(loss.detach())
             if edit is not None:
                 edit([_gradient(parameter) for parameter in self._parameters()])
             self._adam.step()
@@ -93,22 +93,22 @@ class Optimiser:
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """The gradients of another loss, as `edit` is given them; nothing moves."""
-        found = torch.autograd.grad(loss, self._parameters(), allow_unused=True, materialize_grads=True)
-        self._processes.mean_(found, self.weight)
-        return list(found)
+        gradients = torch.autograd.grad(loss, self._parameters(), allow_unused=True, materialize_grads=True)
+        self._world.all_reduce_(gradients, self.weight)
+        return list(gradients)
 
     def _parameters(self) -> list[nn.Parameter]:
         return [parameter for group in self._adam.param_groups for parameter in group["params"]]
 
-    def _agree(self, loss: Tensor) -> Tensor:
-        """Make gradients and moving statistics those of the whole batch; returns its loss."""
-        if self._processes.size == 1:
+    def _all_reduce(self, loss: Tensor) -> Tensor:
+        """Make gradients and moving statistics those of the global batch; returns its loss."""
+        if self._world.size == 1:
             return loss
         loss, parameters = loss.clone(), self._parameters()
         reached = loss.new_tensor([parameter.grad is not None for parameter in parameters])
         all_here = all(parameter.grad is not None for parameter in parameters)
         gradients = [_gradient(parameter) for parameter in parameters]
-        self._processes.mean_([loss, reached, *gradients, *_moving_statistics(self._learner)], self.weight)
+        self._world.all_reduce_([loss, reached, *gradients, *_moving_statistics(self._learner)], self.weight)
         for parameter, anywhere in zip(parameters, [] if all_here else reached.tolist(), strict=False):
             if not anywhere:  # Adam passes over it, as in one process
                 parameter.grad = None

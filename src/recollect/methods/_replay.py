@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from recollect.errors import UserError
-from recollect.memory import Memory, Samples
+from recollect.memory import Memory
 from recollect.methods.learner import BaselineConfig, Learner, Phase, Setup, Update
 from recollect.nets import Network
 from recollect.place import to_device
-from recollect.streams import Batch, TaskInfo
+from recollect.streams import Batch, Samples, TaskInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class ReplayLearner(Learner[Config], ABC):
     def replay(self, batch: Batch, draw: str = "replay") -> tuple[Samples, Tensor] | None:
         """As many samples as the batch has, and a fresh view of each; None while nothing is stored."""
         past = self.memory.sample(len(batch.y), batch.rng(draw))
-        return None if past is None else (past, batch.augmented(past.images, f"{draw}ed view", divided=past.divided))
+        return None if past is None else (past, batch.augmented(past, f"{draw}ed view"))
 
     def remember(self, batch: Batch, **values: Tensor) -> None:
         """Offer the images just presented, unaugmented, with what else is to be stored of each."""

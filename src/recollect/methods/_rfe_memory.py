@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from recollect.core import RFE, feature_estimation
-from recollect.memory import Memory, Samples
+from recollect.memory import Memory
 from recollect.methods._rfe_config import RFEConfig
 from recollect.place import to_device
 from recollect.rng import Key
-from recollect.share import WHOLE, Share
-from recollect.streams import Batch, Known, Split, TaskData, Views, split_rows
+from recollect.streams import Batch, Known, Samples, Split, TaskData, Views, split_rows
 
 
 class RFEMemory(nn.Module):
@@ -71,15 +70,13 @@ class Recall:
         self._asked = False
 
     def loss(self, batch: Batch) -> Tensor:
-        slots = self.past.memory.draw(len(batch.y), batch.rng("recall"))
-        if not len(slots):
+        samples, chain = self.past.draw(batch, "recall"), self.rfe.chain
+        if samples is None:
             return batch.x.new_zeros(())
-        share = batch.share if self.past.memory.divides(len(batch.y)) else WHOLE
-        samples, chain = self.past.memory.at(to_device(slots, batch.x.device)), self.rfe.chain
         domain, last_hop = samples.values["domain"], chain.num_hops - 1
         newest = domain >= last_hop * chain.stride
         moves_all = self.past.config.memory_target == "stored"
-        x, f_hat, then = self._look(batch, share, slots, samples.images, newest | moves_all)
+        x, f_hat, then = self._look(batch, samples, newest | moves_all)
         target = samples.values["feature"]
         if not moves_all:
             target = torch.where(newest[:, None], then.to(target.dtype), target)
@@ -91,20 +88,18 @@ class Recall:
         estimate = torch.stack(estimates)[depth, torch.arange(len(depth), device=depth.device)]
         return feature_estimation(estimate, target)
 
-    def _look(
-        self, batch: Batch, share: Share, slots: Tensor, images: Tensor, moved: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _look(self, batch: Batch, samples: Samples, moved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A view of each sample, augmented where `moved`, with today's feature of it and the last anchor's."""
         views, purpose = self._prepare(batch), "recalled view"
         if views is None:
-            fresh = batch.augmented(images, purpose, divided=share is not WHOLE)
-            x = torch.where(moved[:, None, None, None], fresh, batch.plain(images))
+            fresh = batch.augmented(samples, purpose)
+            x = torch.where(moved[:, None, None, None], fresh, batch.plain(samples.images))
             known = self.known(x)
         else:
             plain = len(views) - 1
-            view = torch.randint(0, plain, (share.whole(len(slots)),), generator=batch.rng(purpose))
-            view = torch.where(moved, to_device(share.of(view), moved.device), plain)
-            x, known = views.shown(view, slots, images), views.known(view, slots)
+            view = samples.draw(lambda num: torch.randint(0, plain, (num,), generator=batch.rng(purpose)))
+            view = torch.where(moved, to_device(view, moved.device), plain)
+            x, known = views.shown(view, samples.slots, samples.images), views.known(view, samples.slots)
         return x, known["now"], known["then"]
 
     @torch.no_grad()

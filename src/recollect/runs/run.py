@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from recollect.engine import ALONE, Engine, Observer, Record, Runtime, StopRequest, joined, listening
+from recollect.distributed.world import SINGLE, join_world
+from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, listening
 from recollect.errors import StoppedError, UserError
 from recollect.methods import Learner, Schedule, Setup, methods
 from recollect.metrics import summarise
@@ -73,16 +74,16 @@ def run(
     """
     out, data_root = Path(out), None if data_root is None else Path(data_root)
     with ExitStack() as held:
-        processes = held.enter_context(joined()) if shared else ALONE
-        if not processes.leads:
+        world = held.enter_context(join_world()) if shared else SINGLE
+        if not world.is_main:
             held.enter_context(warnings.catch_warnings(action="ignore"))
-        with processes.in_turn():
+        with world.main_first():
             config = settled(config, out, device, force=force)
             folder = RunFolder(out, config, force=force)
             finished = folder.result()
             if finished is not None and data_root is None and stream is None:
                 return finished
-            runtime = Runtime.choose(device, config.precision, threads, processes)
+            runtime = Runtime.choose(device, config.precision, threads, world)
             if stream is None:
                 stream = open_stream(config.stream, config.stream_options, config.seed, data_root)
             elif config.stream != stream.name:
@@ -90,9 +91,9 @@ def run(
             folder.check_data(stream.describe())
             if finished is not None:
                 return finished
-            processes.check(config.training.batch_size)
+            world.check_batch_size(config.training.batch_size)
             learner = build_learner(config, stream, backbone)
-            if processes.leads:
+            if world.is_main:
                 folder.path.mkdir(parents=True, exist_ok=True)
                 held.enter_context(lock_folder(folder.path))
                 finished = folder.result()  # another process may have ended it meanwhile
@@ -104,7 +105,7 @@ def run(
             else:
                 log = Observer()
         log.event("started", command=command, config=config.hash, data_root=str(data_root) if data_root else None)
-        with listening(aloud=processes.leads) if heed_signals else nullcontext(StopRequest()) as stop:
+        with listening(aloud=world.is_main) if heed_signals else nullcontext(StopRequest()) as stop:
             engine = Engine(
                 learner,
                 stream,
@@ -124,7 +125,7 @@ def run(
                 log.event("stopped")
                 raise
         result = _result(config, learner, record, runtime, command) | {"data": stream.digest}
-        if processes.leads:
+        if world.is_main:
             folder.finish(result)
         log.event("finished")
     return result

@@ -1,10 +1,11 @@
 """Streams of tasks: where the data comes from and how it is cut, cached and shown."""
 
+from recollect.streams.batch import Batch, Samples, TaskData, augment
 from recollect.streams.build import build_stream, open_stream, stream_from_tensors, streams
 from recollect.streams.images import ImageOptions
 from recollect.streams.pixels import Moves, Pixels
 from recollect.streams.protocol import Dataset, Protocol, Size, Source, StreamOptions
-from recollect.streams.split import Batch, Split, Stream, Task, TaskData, TaskInfo, split_rows
+from recollect.streams.split import Split, Stream, Task, TaskInfo, split_rows
 from recollect.streams.views import Known, Views
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Moves",
     "Pixels",
     "Protocol",
+    "Samples",
     "Size",
     "Source",
     "Split",
@@ -24,6 +26,7 @@ __all__ = [
     "TaskData",
     "TaskInfo",
     "Views",
+    "augment",
     "build_stream",
     "open_stream",
     "split_rows",

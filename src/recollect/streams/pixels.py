@@ -15,7 +15,6 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from recollect.place import to_device
-from recollect.share import WHOLE, Share
 
 
 class Moves(NamedTuple):
@@ -48,16 +47,6 @@ class Pixels:
         """Normalised, unaugmented."""
         scale, shift = _constants(self, images.device)
         return images.float().mul_(scale).sub_(shift)
-
-    def augmented(
-        self, images: UInt8[Tensor, "b c h w"], rng: torch.Generator, share: Share = WHOLE
-    ) -> Float[Tensor, "b c h w"]:
-        """Normalised after a random crop and a coin-flip mirror, each drawn for each image.
-
-        As many images as a `share` has are taken to be a share: the moves are drawn for all.
-        """
-        moves = Moves(*map(share.of, self.draw(share.whole(len(images)), rng)))
-        return self.plain(self.moved(images, moves))
 
     def draw(self, num: int, rng: torch.Generator) -> Moves:
         """A random crop and a coin-flip mirror for each of so many images."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from recollect.place import to_device
-from recollect.rng import Key
-from recollect.share import WHOLE, Share
 from recollect.streams.pixels import Pixels
 
 
@@ -91,55 +89,3 @@ class Stream:
             "std": list(self.pixels.std),
             "tasks": [{"name": task.info.name, "classes": list(task.info.class_names)} for task in self.tasks],
         }
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Images as stored and as shown, on the device, with the key of all that is random about this step."""
-
-    images: Tensor
-    x: Tensor
-    y: Tensor
-    pixels: Pixels
-    key: Key
-    known: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the phase's frozen functions say of x."""
-    share: Share = WHOLE
-    """Which rows of the step's whole batch these are."""
-
-    def rng(self, purpose: str) -> torch.Generator:
-        """A generator for one purpose of this step."""
-        return (self.key / purpose).generator()
-
-    def augmented(self, images: Tensor, purpose: str, *, divided: bool = True) -> Tensor:
-        """Stored images (a memory's) shown as the stream's own: a fresh crop and flip each.
-
-        `divided` says of a draw among several processes whether each has its part of it, and not all.
-        """
-        return self.pixels.augmented(images, self.rng(purpose), self.share if divided else WHOLE)
-
-    def plain(self, images: Tensor) -> Tensor:
-        """Stored images shown without augmentation."""
-        return self.pixels.plain(images)
-
-
-@dataclass(frozen=True)
-class TaskData:
-    """A finished task's training images, unaugmented, for writing memories and taking statistics."""
-
-    split: Split
-    pixels: Pixels
-    device: torch.device
-    batch_size: int
-    key: Key
-
-    def __len__(self) -> int:
-        return len(self.split)
-
-    def batches(self, positions: Tensor | None = None) -> Iterator[Batch]:
-        """Unaugmented batches of all images, or of those at `positions`."""
-        positions = torch.arange(len(self)) if positions is None else positions
-        for step, chunk in enumerate(split_rows(positions, self.batch_size)):
-            images, labels = self.split.take(chunk)
-            images, labels = images.to(self.device), labels.to(self.device)
-            yield Batch(images, self.pixels.plain(images), labels, self.pixels, self.key / step)

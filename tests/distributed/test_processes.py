@@ -23,14 +23,15 @@ from tests.conftest import make_learner, make_stream
 from torch import Tensor, nn
 from torch.multiprocessing import spawn
 
-from recollect.engine import Engine, Runtime, Training, joined
+from recollect.distributed.shard import Shard
+from recollect.distributed.world import join_world
+from recollect.engine import Engine, Runtime, Training
 from recollect.errors import UserError
 from recollect.memory import Memory
 from recollect.methods import BaselineConfig, Learner, Phase, Schedule, Setup, methods
 from recollect.methods.learner import Update
 from recollect.nets import Network, as_backbone
 from recollect.rng import Key
-from recollect.share import Share
 from recollect.streams import Batch, Pixels, Stream, TaskInfo
 
 NAMES = sorted(methods())
@@ -114,8 +115,8 @@ def work(rank: int, size: int, port: int, folder: Path) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     stream = stream_of_two()
-    with joined() as processes:
-        runtime = Runtime.choose("cpu", processes=processes)
+    with join_world() as world:
+        runtime = Runtime.choose("cpu", world=world)
         for name in NAMES if size == 2 else ["er", "rfe-b"]:
             state = learn(make_learner(name, stream, epochs=2, memory=MEMORY), runtime, stream)
             save_file(state, folder / f"{name}.{rank}.safetensors")
@@ -182,33 +183,47 @@ def test_a_method_whose_replicas_part_is_refused(two: Path) -> None:
         assert "run it in one process" in text
 
 
-def test_a_draw_that_all_have_whole_is_shown_alike_to_all() -> None:
-    """16 samples and a batch of 32 of two processes: as many as a share, but not one."""
+def test_a_draw_that_every_rank_has_in_full_is_augmented_alike() -> None:
+    """16 samples and a batch of 32 on two ranks: as many rows as a shard, but not a shard."""
     memory, pixels = Memory(16, (3, 16, 16)), Pixels((0.5,) * 3, (0.5,) * 3)
     rows, slots = memory.admit(16, torch.Generator().manual_seed(0))
     memory.write(slots, torch.randint(0, 256, (16, 3, 16, 16), dtype=torch.uint8)[rows], torch.zeros(16), 0)
     shown = []
-    for share in (Share(0, 16, 32, 0.5), Share(16, 32, 32, 0.5)):
-        memory.share = share
+    for shard in (Shard(0, 16, 32, 0.5), Shard(16, 32, 32, 0.5)):
+        memory.shard = shard
         past = memory.sample(16, torch.Generator().manual_seed(1))
-        assert not past.divided
+        assert len(past.labels) == 16
         nothing = torch.zeros(0)
-        batch = Batch(nothing, nothing, nothing, pixels, Key(0), share=share)
-        shown.append(batch.augmented(past.images, "view", divided=past.divided))
+        batch = Batch(nothing, nothing, nothing, pixels, Key(0), shard=shard)
+        shown.append(batch.augmented(past, "view"))
     assert torch.equal(*shown)
 
 
-def test_shares_cover_a_draw_or_each_takes_it_whole() -> None:
-    shares = [Share(0, 3, 7, 3 / 7), Share(3, 7, 7, 4 / 7)]
+def test_shards_cover_a_draw_or_every_rank_takes_all_of_it() -> None:
+    shards = [Shard(0, 3, 7, 3 / 7), Shard(3, 7, 7, 4 / 7)]
     for num in (7, 14, 0):
-        parts = [share.of(torch.arange(num)) for share in shares]
-        assert sum(share.whole(len(part)) == num for share, part in zip(shares, parts, strict=True)) == 2
-        together = torch.stack([torch.cat(parts).sort().values]) if num else torch.zeros(1, 0)
-        assert together[0].tolist() == list(range(num))
+        parts = [shard.split(torch.arange(num))[0] for shard in shards]
+        assert all(shard.global_size(len(part)) == num for shard, part in zip(shards, parts, strict=True))
+        assert torch.cat(parts).sort().values.tolist() == list(range(num))
     values = torch.randn(5)  # a memory that holds fewer than the batch
-    assert all(torch.equal(share.of(values), values) for share in shares)
-    weighted = sum(share.weight * share.of(values).mean() for share in shares)
+    assert all(torch.equal(shard.split(values)[0], values) for shard in shards)
+    weighted = sum(shard.weight * shard.split(values)[0].mean() for shard in shards)
     assert float(weighted) == pytest.approx(float(values.mean()))
+
+
+def test_random_values_per_row_are_those_of_one_process() -> None:
+    """A method draws through its batch or samples, and each rank gets its own rows of one draw."""
+
+    def sample(num: int) -> Tensor:
+        return torch.rand(num, generator=torch.Generator().manual_seed(2))
+
+    images, labels, pixels = torch.zeros(7, 1, 2, 2, dtype=torch.uint8), torch.arange(7), Pixels((0.5,), (0.5,))
+    parts = []
+    for shard in (Shard(0, 3, 7, 3 / 7), Shard(3, 7, 7, 4 / 7)):
+        rows = slice(shard.start, shard.stop)
+        batch = Batch(images[rows], images[rows].float(), labels[rows], pixels, Key(0), shard=shard)
+        parts.append(batch.draw(sample))
+    assert torch.equal(torch.cat(parts), sample(7))
 
 
 def command(out: Path, *words: str, method: str = "er", size: int = 2) -> list[str]:
@@ -285,7 +300,7 @@ def test_what_is_refused_is_said_once_and_ends_every_process_with_code_2(tmp_pat
     (tmp_path / "taken" / "letter.txt").write_text("mine")
     for out, words, message in (
         (tmp_path / "taken", (), "is no run folder"),
-        (tmp_path / "new", ("--set", "batch_size=3"), "batch_size=3 cannot be shared by 2 processes"),
+        (tmp_path / "new", ("--set", "batch_size=3"), "batch_size=3 cannot be sharded over 2 processes"),
         (tmp_path / "new", ("--set", "colour=3"), "no option is called 'colour'"),
         (tmp_path / "bad", ("--set", "learning_rate=1e30"), "Lower learning_rate"),
     ):

@@ -1,0 +1,92 @@
+"""What a method is given: a batch of the stream per step, samples of a memory, and a task's images when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from recollect.distributed.shard import UNSHARDED, Shard
+from recollect.rng import Key
+from recollect.streams.pixels import Moves, Pixels
+from recollect.streams.split import Split, split_rows
+
+Sampler = Callable[[int], Tensor]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A draw from a memory; `values` holds what else was stored with each image."""
+
+    images: Tensor
+    labels: Tensor
+    tasks: Tensor
+    values: Mapping[str, Tensor]
+    slots: Tensor
+    """Where the samples lie in the memory."""
+    shard: Shard = UNSHARDED
+
+    def draw(self, sample: Sampler) -> Tensor:
+        """A random value per sample, from `sample(n)`, which draws n of them."""
+        return self.shard.draw(len(self.labels), sample)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Stored images and the view of them that networks see, on the device, with the key of everything random here."""
+
+    images: Tensor
+    """As stored, uint8."""
+    x: Tensor
+    y: Tensor
+    pixels: Pixels
+    key: Key
+    known: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the phase's frozen functions say of x."""
+    shard: Shard = UNSHARDED
+
+    def rng(self, purpose: str) -> torch.Generator:
+        """A generator for one purpose of this step."""
+        return (self.key / purpose).generator()
+
+    def draw(self, sample: Sampler) -> Tensor:
+        """A random value per image, from `sample(n)`, which draws n of them."""
+        return self.shard.draw(len(self.y), sample)
+
+    def augmented(self, samples: Samples, purpose: str) -> Tensor:
+        """Samples of a memory as networks see the stream's own images: each with a fresh crop and flip."""
+        return augment(samples.images, self.pixels, self.rng(purpose), samples.shard)
+
+    def plain(self, images: Tensor) -> Tensor:
+        """Stored images as networks see them, without augmentation."""
+        return self.pixels.plain(images)
+
+
+def augment(images: Tensor, pixels: Pixels, rng: torch.Generator, shard: Shard = UNSHARDED) -> Tensor:
+    """Normalised after a random crop and flip per image, drawn for the images of all ranks."""
+    moves = pixels.draw(shard.global_size(len(images)), rng)
+    return pixels.plain(pixels.moved(images, Moves(*(shard.split(rows)[0] for rows in moves))))
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Images of one task, unaugmented, for writing memories and taking statistics."""
+
+    split: Split
+    pixels: Pixels
+    device: torch.device
+    batch_size: int
+    key: Key
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def batches(self, positions: Tensor | None = None) -> Iterator[Batch]:
+        """Unaugmented batches of all images, or of those at `positions`."""
+        positions = torch.arange(len(self)) if positions is None else positions
+        for step, chunk in enumerate(split_rows(positions, self.batch_size)):
+            images, labels = self.split.take(chunk)
+            images, labels = images.to(self.device), labels.to(self.device)
+            yield Batch(images, self.pixels.plain(images), labels, self.pixels, self.key / step)
