@@ -55,7 +55,7 @@ ALLOWED = {
 }
 FILES = sorted(ROOT.rglob("*.py"))
 # What reads files or draws pictures works on the host; the runtime with its processes is where devices are known.
-HOST_ONLY = {"engine/runtime.py", "distributed/world.py", "place.py"}
+HOST_ONLY = {"precision.py", "engine/runtime.py", "distributed/world.py", "place.py"}
 HOST_ONLY |= {"report/figures.py", "report/tables.py", "cli/app.py", "deploy/export.py"}
 HOST_ONLY |= {f"audit/{name}.py" for name in ("contents", "decoding", "files", "probes", "search")}
 

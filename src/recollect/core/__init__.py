@@ -9,12 +9,14 @@ from recollect.core.identity import ClassMeans, average
 from recollect.core.objectives import feature_estimation
 from recollect.core.retrospector import GatedRetrospector, MLPRetrospector
 from recollect.core.rfe import RFE
+from recollect.core.statistics import ClassStatistics
 
 __all__ = [
     "RFE",
     "AuxiliaryExtractor",
     "Averaged",
     "ClassMeans",
+    "ClassStatistics",
     "Frozen",
     "GatedRetrospector",
     "MLPRetrospector",

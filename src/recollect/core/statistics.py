@@ -1,0 +1,145 @@
+"""Classes as Gaussians with one covariance: what is left of a task's features when its images are gone.
+
+    n_c, μ_c = counts and means       S = Σ_c Σ_{z of c} (z - μ_c)(z - μ_c)ᵀ       Σ = S / (n - C), shrunk
+    log p(c | z) = μ_cᵀ Σ⁻¹ z - ½ μ_cᵀ Σ⁻¹ μ_c + constant
+
+Priors are equal, so no class is preferred for the number of its images or the size of its task. Statistics are merged
+exactly (Chan et al. 1979) in double precision on the host, so images may come in any order and in any number of parts.
+A class of a single image stores the feature of that image as its mean.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from recollect.precision import on_host_in_double
+
+Shrinkage = float | Literal["oas"]
+MIN_SHRINKAGE = 1e-6
+"""Keeps the covariance invertible where features are constant or fewer than their dimensions."""
+
+
+class ClassStatistics(nn.Module):
+    """Counts, means and shared scatter of features, class by class.
+
+    >>> statistics = ClassStatistics(feature_dim=2)
+    >>> statistics.grow(2)
+    >>> statistics.add(torch.tensor([[0.0, 0.0], [1.0, 1.0], [4.0, 0.0], [5.0, 1.0]]), torch.tensor([0, 0, 1, 1]))
+    >>> statistics.means
+    tensor([[0.5000, 0.5000],
+            [4.5000, 0.5000]])
+    """
+
+    counts: Tensor
+    means: Tensor
+    scatter: Tensor
+
+    def __init__(self, feature_dim: int) -> None:
+        super().__init__()
+        self.feature_dim = feature_dim
+        self.register_buffer("counts", torch.zeros(0, dtype=torch.int64))
+        self.register_buffer("means", torch.zeros(0, feature_dim))
+        self.register_buffer("scatter", torch.zeros(feature_dim * (feature_dim + 1) // 2))  # upper triangle, by rows
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.counts)
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        """n - C, over the classes that have images."""
+        return int(self.counts.sum()) - int((self.counts > 0).sum())
+
+    def grow(self, num_classes: int) -> None:
+        """Make room for more classes."""
+        self.counts = torch.cat([self.counts, self.counts.new_zeros(num_classes)])
+        self.means = torch.cat([self.means, self.means.new_zeros(num_classes, self.feature_dim)])
+
+    @torch.no_grad()
+    def add(self, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> None:
+        """Merge more features; labels count the classes from 0."""
+        z, y = on_host_in_double(features), on_host_in_double(labels).long()
+        members = F.one_hot(y, self.num_classes).to(z.dtype)  # [n, classes]
+        num = members.sum(0)
+        means = members.T @ z / num.clamp(min=1)[:, None]
+        centred = z - members @ means
+        self._merge(num, means, centred.T @ centred, slice(0, self.num_classes))
+
+    @torch.no_grad()
+    def merge(self, other: ClassStatistics, first_class: int = 0) -> None:
+        """Add the statistics of other images; their class 0 is this one's `first_class`."""
+        rows = slice(first_class, first_class + other.num_classes)
+        self._merge(on_host_in_double(other.counts), on_host_in_double(other.means), other._unpacked(), rows)
+
+    def _merge(self, num: Tensor, means: Tensor, scatter: Tensor, rows: slice) -> None:
+        old_num, old_means = on_host_in_double(self.counts[rows]), on_host_in_double(self.means[rows])
+        total = (old_num + num).clamp(min=1)
+        between = (old_means - means) * (old_num * num / total).sqrt()[:, None]
+        self._pack(self._unpacked() + scatter + between.T @ between)
+        self.means[rows] = ((old_num[:, None] * old_means + num[:, None] * means) / total[:, None]).to(self.means)
+        self.counts[rows] += num.to(self.counts)
+
+    @torch.no_grad()
+    def push(
+        self,
+        weight: Float[Tensor, "d d"],
+        bias: Float[Tensor, " d"],
+        residual: Float[Tensor, "d d"] | None = None,
+    ) -> None:
+        """Carry all classes through z → W z + b; `residual` is the covariance of what the map misses."""
+        w, b = on_host_in_double(weight), on_host_in_double(bias)
+        self.means.copy_(on_host_in_double(self.means) @ w.T + b)
+        scatter = w @ self._unpacked() @ w.T
+        if residual is not None:
+            scatter += on_host_in_double(residual) * self.degrees_of_freedom
+        self._pack(scatter)
+
+    @torch.no_grad()
+    def covariance(self, shrinkage: Shrinkage = "oas") -> Float[Tensor, "d d"]:
+        """The shared covariance in double precision on the host, shrunk towards a multiple of the identity."""
+        covariance = self._unpacked() / max(self.degrees_of_freedom, 1)
+        return shrink(covariance, self.degrees_of_freedom, shrinkage)
+
+    @torch.no_grad()
+    def discriminant(self, shrinkage: Shrinkage = "oas") -> tuple[Float[Tensor, "c d"], Float[Tensor, " c"]]:
+        """Weights and biases of the linear discriminant, on this module's device in single precision."""
+        means = on_host_in_double(self.means)
+        weight = solve(self.covariance(shrinkage), means.T).T
+        bias = -0.5 * (means * weight).sum(1)
+        return weight.to(self.means), bias.to(self.means)
+
+    def _unpacked(self) -> Float[Tensor, "d d"]:
+        """The scatter as a symmetric matrix."""
+        d = self.feature_dim
+        full = on_host_in_double(self.scatter).new_zeros(d, d)
+        rows, columns = torch.triu_indices(d, d)
+        full[rows, columns] = on_host_in_double(self.scatter)
+        return full + full.triu(1).T
+
+    def _pack(self, scatter: Float[Tensor, "d d"]) -> None:
+        rows, columns = torch.triu_indices(self.feature_dim, self.feature_dim)
+        self.scatter.copy_(scatter[rows, columns])
+
+
+def shrink(covariance: Float[Tensor, "d d"], num: int, shrinkage: Shrinkage) -> Float[Tensor, "d d"]:
+    """(1 - ρ) Σ + ρ tr(Σ)/d I, with ρ given or by Oracle Approximating Shrinkage (Chen et al. 2010) for `num` rows."""
+    d = len(covariance)
+    scale = covariance.diagonal().mean()
+    if shrinkage == "oas":
+        mean_square = covariance.square().mean()
+        numerator, denominator = mean_square + scale**2, (num + 1) * (mean_square - scale**2 / d)
+        rho = 1.0 if denominator <= numerator else float(numerator / denominator)
+    else:
+        rho = shrinkage
+    floor = scale if scale > 0 else torch.ones_like(scale)  # a single image, or images all alike
+    return (1 - rho) * covariance + max(rho, MIN_SHRINKAGE) * floor * torch.eye(d, dtype=covariance.dtype)
+
+
+def solve(covariance: Float[Tensor, "d d"], right: Float[Tensor, "d n"]) -> Float[Tensor, "d n"]:
+    """Σ⁻¹ right, by Cholesky."""
+    return torch.cholesky_solve(right, torch.linalg.cholesky(covariance))

@@ -1,0 +1,128 @@
+"""Class statistics against batch formulas in NumPy and scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.covariance import OAS
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from recollect.core import ClassStatistics
+
+
+def draw(num: int = 200, classes: int = 4, dim: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(num) % classes
+    mix = torch.randn(dim, dim, generator=generator)
+    centres = 3 * torch.randn(classes, dim, generator=generator) + 50  # far from zero, where naive sums cancel
+    return centres[labels] + torch.randn(num, dim, generator=generator) @ mix, labels
+
+
+def collect(z: torch.Tensor, y: torch.Tensor, parts: int = 1) -> ClassStatistics:
+    statistics = ClassStatistics(z.shape[1])
+    statistics.grow(int(y.max()) + 1)
+    for features, labels in zip(z.chunk(parts), y.chunk(parts), strict=True):
+        statistics.add(features, labels)
+    return statistics
+
+
+@pytest.mark.parametrize("parts", [1, 7, 200])
+def test_streaming_gives_the_means_and_covariance_of_all_data(parts: int) -> None:
+    z, y = draw()
+    statistics = collect(z, y, parts)
+    x = z.double().numpy()
+    means = np.stack([x[y == c].mean(0) for c in range(4)])
+    centred = x - means[y]
+    np.testing.assert_allclose(statistics.means.numpy(), means, rtol=1e-6)
+    expected = centred.T @ centred / (len(x) - 4)
+    np.testing.assert_allclose(statistics.covariance(0.0).numpy(), expected, rtol=1e-5, atol=1e-5)
+    assert statistics.counts.tolist() == [50] * 4
+
+
+def test_parts_merge_to_the_whole_in_any_order() -> None:
+    z, y = draw()
+    whole = collect(z, y)
+    for order in ([0, 1, 2], [2, 0, 1]):
+        merged = ClassStatistics(6)
+        merged.grow(4)
+        for part in order:
+            chosen = slice(part * 70, (part + 1) * 70)
+            own = ClassStatistics(6)
+            own.grow(4)
+            own.add(z[chosen], y[chosen])
+            merged.merge(own)
+        assert torch.allclose(merged.means, whole.means, rtol=1e-6)
+        assert torch.allclose(merged.scatter, whole.scatter, rtol=1e-5, atol=1e-3)
+
+
+def test_shrinkage_is_that_of_scikit_learn() -> None:
+    z, y = draw(classes=1)
+    statistics = collect(z, y)
+    oracle = OAS().fit(z.double().numpy())
+    scale = (len(z) - 1) / len(z)  # scikit-learn divides by n, and takes it for the number of rows
+    ours = statistics.covariance("oas").numpy() * scale
+    np.testing.assert_allclose(ours, oracle.covariance_, rtol=2e-2, atol=1e-2)
+
+
+def test_discriminant_ranks_as_batch_lda_does() -> None:
+    z, y = draw()
+    weight, bias = collect(z, y, parts=9).discriminant(0.1)
+    oracle = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=None, priors=[0.25] * 4)
+    covariance = collect(z, y).covariance(0.1).numpy()
+    x, means = z.double().numpy(), collect(z, y).means.double().numpy()
+    inverse = np.linalg.inv(covariance)
+    expected = x @ inverse @ means.T - 0.5 * np.einsum("cd,de,ce->c", means, inverse, means)
+    np.testing.assert_allclose((z @ weight.T + bias).numpy(), expected, rtol=1e-3, atol=1e-1)
+    oracle.fit(x, y.numpy())
+    unshrunk = collect(z, y).discriminant(0.0)
+    ours = (z @ unshrunk[0].T + unshrunk[1]).argmax(1)
+    assert (ours.numpy() == oracle.predict(x)).mean() > 0.99
+
+
+def test_no_class_is_preferred_for_its_number_of_images() -> None:
+    generator = torch.Generator().manual_seed(1)
+    z = torch.randn(1010, 3, generator=generator)
+    y = torch.cat([torch.zeros(1000), torch.ones(10)]).long()
+    z[y == 1] += 1.0
+    weight, bias = collect(z, y).discriminant()
+    means = collect(z, y).means
+    middle = means.mean(0)
+    scores = weight @ middle + bias
+    assert torch.allclose(scores[0], scores[1], atol=1e-4)
+
+
+def test_push_gives_the_statistics_of_mapped_features() -> None:
+    z, y = draw()
+    generator = torch.Generator().manual_seed(3)
+    weight, bias = torch.randn(6, 6, generator=generator), torch.randn(6, generator=generator)
+    noise = torch.randn(len(z), 6, generator=generator)
+    for c in range(4):
+        noise[y == c] -= noise[y == c].mean(0)
+    pushed, mapped = collect(z, y), collect(z @ weight.T + bias, y)
+    pushed.push(weight, bias)
+    assert torch.allclose(pushed.means, mapped.means, rtol=1e-4, atol=1e-3)
+    assert torch.allclose(pushed.covariance(0.0), mapped.covariance(0.0), rtol=1e-3, atol=1e-2)
+    residual = torch.eye(6) * 0.5
+    pushed.push(torch.eye(6), torch.zeros(6), residual)
+    assert torch.allclose(pushed.covariance(0.0), mapped.covariance(0.0) + residual, rtol=1e-3, atol=1e-2)
+
+
+def test_classes_of_one_image_and_equal_images_can_be_read() -> None:
+    statistics = ClassStatistics(3)
+    statistics.grow(2)
+    statistics.add(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1]))
+    weight, bias = statistics.discriminant()
+    scores = statistics.means @ weight.T + bias
+    assert scores.argmax(1).tolist() == [0, 1]
+    assert bool(torch.isfinite(scores).all())
+
+
+def test_growing_keeps_what_is_there() -> None:
+    z, y = draw()
+    statistics = collect(z, y)
+    before = statistics.covariance(0.0)
+    statistics.grow(3)
+    assert statistics.num_classes == 7
+    assert torch.equal(statistics.covariance(0.0), before)
+    assert statistics.counts.tolist() == [50, 50, 50, 50, 0, 0, 0]
