@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jaxtyping import install_import_hook
 
-CHECKED = ["core.auxiliary", "core.identity", "core.objectives", "core.retrospector", "core.rfe"]
+CHECKED = ["core.auxiliary", "core.identity", "core.statistics", "core.objectives", "core.retrospector", "core.rfe"]
 CHECKED += ["nets.network", "streams.pixels"]
 _hook = install_import_hook([f"recollect.{module}" for module in CHECKED], "beartype.beartype")
 

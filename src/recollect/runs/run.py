@@ -182,7 +182,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "values_held": _values_held(learner),
         "memory": {"samples": sum(map(len, learner.memories())), "bytes": sum(m.num_bytes for m in learner.memories())},
         "seconds": record.seconds,
-        "images_per_second": record.num_images / training_seconds,
+        "images_per_second": record.num_images / training_seconds if training_seconds else 0.0,
         "seed": config.seed,
         "config": config.to_json(),
         "command": command,

@@ -1,0 +1,151 @@
+"""What methods share that read a frozen backbone by class statistics."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recollect.core import ClassStatistics, folded
+from recollect.core.statistics import Shrinkage
+from recollect.errors import UserError
+from recollect.methods.learner import Learner, Parameters, Phase, Reader, Scores, Setup, Update, num_parameters
+from recollect.nets import Network
+from recollect.precision import at_least_single
+from recollect.streams import Batch, TaskData, TaskInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenConfig:
+    adapt: bool = False
+    """Train the backbone on the first task before it is frozen; else its first weights are read as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShrinkageConfig(FrozenConfig):
+    shrinkage: float = -1.0
+    """Share of the identity in the covariance, from 0 to 1; -1 takes what Oracle Approximating Shrinkage says."""
+
+    def __post_init__(self) -> None:
+        if self.shrinkage != -1 and not 0 <= self.shrinkage <= 1:
+            raise UserError(f"shrinkage is a share from 0 to 1, or -1 for an automatic choice; got {self.shrinkage}")
+
+    @property
+    def amount(self) -> Shrinkage:
+        return "oas" if self.shrinkage == -1 else self.shrinkage
+
+
+Config = TypeVar("Config", bound=FrozenConfig)
+
+
+class FrozenLearner(Learner[Config], ABC):
+    """The backbone is trained on the first task at most; each task then adds to statistics of its features.
+
+    The network's own heads serve the training on the first task, and nothing else.
+    """
+
+    def begin_task(self, task: TaskInfo) -> None:
+        learned = sum(self.network.sizes()) if task.index or self.network.fixed_heads else 0
+        super().begin_task(task)
+        first_time = not (task.index and self.network.fixed_heads)
+        if first_time:
+            self.grow(sum(self.network.sizes()) - (0 if self.network.fixed_heads else learned))
+
+    @abstractmethod
+    def grow(self, num_classes: int) -> None:
+        """Make room for more classes."""
+
+    @abstractmethod
+    def collect(self, z: Tensor, labels: Tensor) -> None:
+        """Add a batch of features to the statistics."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Make what is read from the statistics, once a task's features are all there."""
+
+    @abstractmethod
+    def rank(self, z: Tensor) -> Tensor:
+        """A score for every class."""
+
+    def transform(self, f: Tensor) -> Tensor:
+        """The feature z that the statistics are of, from the backbone's."""
+        return f
+
+    def phases(self, task: TaskInfo) -> Iterator[Phase]:
+        if self.config.adapt and task.index == 0:
+            yield self.classifier_phase(task, self.step, "task")
+
+    def step(self, batch: Batch, update: Update) -> None:
+        update(self.network.cross_entropy(self.network(batch.x), batch.y, "task"))
+
+    @torch.no_grad()
+    def end_task(self, task: TaskInfo, data: TaskData) -> None:
+        for batch in data.batches():
+            self.collect(self.transform(at_least_single(self.network.backbone(batch.x))), batch.y)
+        self.refresh()
+
+    def scores(self, x: Tensor) -> Scores:
+        return self._scores(self.network.backbone(x))
+
+    def reader(self, dtype: torch.dtype | None = None, *, without_chain: bool = False) -> Reader:
+        backbone = folded(self.network.backbone, self.setup.image_shape, dtype)
+        return lambda x: self._scores(backbone(x))
+
+    def _scores(self, f: Tensor) -> Scores:
+        logits = self.rank(self.transform(at_least_single(f)))
+        return Scores(til=logits, cil=logits[:, self.network.seen()])
+
+    def parameter_counts(self) -> Parameters:
+        """Backbone and statistics."""
+        held = sum(buffer.numel() for buffer in self.buffers() if buffer.is_floating_point())
+        count = num_parameters(self.network.backbone) + held
+        return Parameters(count, count)
+
+
+class LinearLearner(FrozenLearner[Config], ABC):
+    """Ranks classes by W z + b, both made anew when a task has ended."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, network: Network, config: Config, setup: Setup, dim: int = 0) -> None:
+        super().__init__(network, config, setup)
+        self.register_buffer("weight", torch.zeros(0, dim or network.feature_dim))
+        self.register_buffer("bias", torch.zeros(0))
+
+    def grow(self, num_classes: int) -> None:
+        self.weight = F.pad(self.weight, (0, 0, 0, num_classes))
+        self.bias = F.pad(self.bias, (0, num_classes))
+
+    def rank(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.weight, self.bias)
+
+    def parameter_counts(self) -> Parameters:
+        """Reading needs the backbone, W and b alone."""
+        inference = num_parameters(self.network.backbone) + self.weight.numel() + self.bias.numel()
+        return Parameters(super().parameter_counts().training, inference)
+
+
+class SharedGaussians(LinearLearner[ShrinkageConfig]):
+    """The linear discriminant of class means and one shared covariance."""
+
+    def __init__(self, network: Network, config: ShrinkageConfig, setup: Setup) -> None:
+        super().__init__(network, config, setup)
+        self.statistics = ClassStatistics(network.feature_dim)
+
+    def grow(self, num_classes: int) -> None:
+        super().grow(num_classes)
+        self.statistics.grow(num_classes)
+
+    def collect(self, z: Tensor, labels: Tensor) -> None:
+        self.statistics.add(z, labels)
+
+    def refresh(self) -> None:
+        weight, bias = self.statistics.discriminant(self.config.amount)
+        self.weight.copy_(weight)
+        self.bias.copy_(bias)

@@ -1,0 +1,36 @@
+"""Nearest class mean on frozen features (the classifier of iCaRL, Rebuffi et al. 2017): argmax_c cos(f(x), μ_c)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from recollect.methods._discriminant import FrozenConfig, LinearLearner
+from recollect.methods.learner import Method, Setup
+from recollect.nets import Network
+
+
+class NCM(LinearLearner[FrozenConfig]):
+    """Stores the sum of each class's normalised features."""
+
+    sums: Tensor
+
+    def __init__(self, network: Network, config: FrozenConfig, setup: Setup) -> None:
+        super().__init__(network, config, setup)
+        self.register_buffer("sums", self.weight.clone())
+
+    def grow(self, num_classes: int) -> None:
+        super().grow(num_classes)
+        self.sums = F.pad(self.sums, (0, 0, 0, num_classes))
+
+    def transform(self, f: Tensor) -> Tensor:
+        return F.normalize(f, dim=1)
+
+    def collect(self, z: Tensor, labels: Tensor) -> None:
+        self.sums.index_add_(0, labels, z)
+
+    def refresh(self) -> None:
+        self.weight.copy_(F.normalize(self.sums, dim=1))
+
+
+METHODS = {"ncm": Method(NCM, FrozenConfig(), "nearest class mean on frozen features")}

@@ -1,0 +1,119 @@
+"""Methods on frozen features: what a stream of tasks leaves equals one computation in NumPy on all images together."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recollect.engine import Observer
+from tests.conftest import make_learner, make_stream, teach
+
+STREAM = make_stream((2, 1, 3), per_class=12)
+
+
+def learn(name: str, **options: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The learner after all tasks, features and labels of all training images, test features and its scores of them."""
+    learner = make_learner(name, STREAM, **options)
+    teach(learner, STREAM)
+    learner.eval()
+    features, labels, tests = [], [], []
+    with torch.no_grad():
+        for task in STREAM.tasks:
+            images, y = task.train.take(torch.arange(len(task.train)))
+            features.append(learner.network.backbone(STREAM.pixels.plain(images)).double())
+            labels.append(y)
+            tests.append(task.test.take(torch.arange(len(task.test)))[0])
+        x = STREAM.pixels.plain(torch.cat(tests))
+        scores = learner.scores(x)
+        assert torch.equal(scores.til, scores.cil)
+        return (
+            learner,
+            torch.cat(features).numpy(),
+            torch.cat(labels).numpy(),
+            learner.network.backbone(x).double().numpy(),
+            scores.cil.numpy(),
+        )
+
+
+def normalise(z: np.ndarray) -> np.ndarray:
+    return z / np.linalg.norm(z, axis=1, keepdims=True)
+
+
+def test_ncm_is_the_cosine_to_class_means() -> None:
+    _, z, y, test, scores = learn("ncm")
+    means = np.stack([normalise(z)[y == c].mean(0) for c in range(6)])
+    np.testing.assert_allclose(scores, normalise(test) @ normalise(means).T, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["slda", "fsa"])
+def test_streaming_lda_is_batch_lda_on_all_images(name: str) -> None:
+    _, z, y, test, scores = learn(name, shrinkage=0.2)
+    means = np.stack([z[y == c].mean(0) for c in range(6)])
+    centred = z - means[y]
+    covariance = centred.T @ centred / (len(z) - 6)
+    d = len(covariance)
+    inverse = np.linalg.inv(0.8 * covariance + 0.2 * np.trace(covariance) / d * np.eye(d))
+    expected = test @ inverse @ means.T - 0.5 * np.einsum("cd,de,ce->c", means, inverse, means)
+    np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+    assert (scores.argmax(1) == expected.argmax(1)).all()
+
+
+@pytest.mark.parametrize(("name", "moves"), [("fsa", [True, False, False]), ("slda", [False] * 3)])
+def test_backbone_moves_in_the_first_task_of_fsa_alone(name: str, moves: list[bool]) -> None:
+    learner = make_learner(name, STREAM)
+    states = [_flat(learner)]
+
+    class Watch(Observer):
+        def event(self, kind: str, **fields: Any) -> None:
+            if kind == "task":
+                states.append(_flat(learner))
+
+    teach(learner, STREAM, observer=Watch())
+    assert [not torch.equal(before, after) for before, after in pairwise(states)] == moves
+
+
+def _flat(learner: Any) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten().clone() for parameter in learner.network.backbone.parameters()])
+
+
+def test_ranpac_is_ridge_regression_on_all_images() -> None:
+    learner, z, y, test, scores = learn("ranpac", projection_dim=20)
+    projection = learner.projection.double().numpy()
+    h, onehot = np.maximum(z @ projection, 0), np.eye(6)[y]
+    errors = []
+    for ridge in 10.0 ** np.arange(-8, 10):
+        weight = np.linalg.solve(h.T @ h + ridge * np.eye(20), h.T @ onehot)
+        errors.append(np.abs(np.maximum(test @ projection, 0) @ weight - scores).max())
+    assert min(errors) < 1e-3  # λ is one of these; which, the next test asks
+
+
+def test_ranpac_chooses_a_large_ridge_for_labels_without_meaning() -> None:
+    learner = make_learner("ranpac", STREAM, projection_dim=20)
+    generator = torch.Generator().manual_seed(0)
+    h, y = torch.randn(60, 20, generator=generator), torch.randint(0, 6, (60,), generator=generator)
+    learner.grow(6)
+    noise = learner._choose_ridge(h, torch.nn.functional.one_hot(y, 6).float())
+    signal = learner._choose_ridge(h, h[:, :6])
+    assert noise > 1e2 * signal
+
+
+def test_fecam_is_the_distance_under_each_classes_correlations() -> None:
+    _, z, y, test, scores = learn("fecam")
+    z, test = np.sqrt(z), np.sqrt(test)
+    d = z.shape[1]
+    expected = []
+    for c in range(6):
+        own = z[y == c]
+        covariance = np.cov(own.T)
+        v1 = np.trace(covariance) / d
+        v2 = (covariance.sum() - np.trace(covariance)) / (d * (d - 1))
+        covariance = covariance + v1 * np.eye(d) + v2 * (1 - np.eye(d))
+        deviations = np.sqrt(np.diag(covariance))
+        inverse = np.linalg.inv(covariance / np.outer(deviations, deviations))
+        away = normalise(test) - normalise(own.mean(0, keepdims=True))
+        expected.append(-np.einsum("nd,de,ne->n", away, inverse, away))
+    np.testing.assert_allclose(scores, np.stack(expected, axis=1), rtol=2e-3, atol=1e-4)
