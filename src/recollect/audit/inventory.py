@@ -144,7 +144,7 @@ def take_stock(folder: Path) -> Audit:
 
 def _is_known(path: Path) -> bool:
     """Whether a file has the name and the contents of one that a run or a model writes."""
-    name, num_cut = re.subn(rf"\.[0-9a-f]+{UNFINISHED}$", "", path.name)  # what a crash left of a file
+    name, num_cut = re.subn(rf"\.[0-9a-f]+\.{UNFINISHED}$", "", path.name)  # what a crash left of a file
     if path.parent.name == "tensorboard" and path.name.startswith("events.out."):
         return True
     if name not in KNOWN_FILES or not path.is_file() or path.stat().st_size > MAX_TEXT:

@@ -21,7 +21,6 @@ from recollect.cli.progress import ProgressBar
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.data import read_images, read_labelled
 from recollect.deploy.folder import (
-    UNFINISHED,
     current,
     finish,
     load_model,
@@ -37,7 +36,7 @@ from recollect.deploy.report import as_json as check_as_json
 from recollect.engine import Runtime
 from recollect.errors import UserError
 from recollect.escaping import escape
-from recollect.storage import LinkError, lock_folder
+from recollect.storage import UNFINISHED, LinkError, lock_folder
 from recollect.sweeps.estimate import seconds_an_image
 
 FIRST_STAGES = 1.4  # what both stages take over plain training

@@ -25,11 +25,10 @@ from safetensors import SafetensorError
 
 from recollect.deploy.model import FORMAT, LearnedTask, Model, Settings, Typical
 from recollect.errors import UserError
-from recollect.storage import read_json, seal, seal_matches, sync, write_json
+from recollect.storage import UNFINISHED, read_json, seal, seal_matches, sync, write_json
 from recollect.storage.tensors import load_tensors, save_tensors
 from recollect.streams.images import is_litter
 
-UNFINISHED = "unfinished"
 KEPT = 5  # versions; older ones go
 
 

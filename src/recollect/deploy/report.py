@@ -12,9 +12,10 @@ import numpy as np
 
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.data import Labelled, read_labelled
-from recollect.deploy.folder import UNFINISHED, current, load_model, note_checks, versions_of
+from recollect.deploy.folder import current, load_model, note_checks, versions_of
 from recollect.deploy.learning import check_name
 from recollect.errors import UserError
+from recollect.storage import UNFINISHED
 from recollect.streams.images import is_litter
 
 

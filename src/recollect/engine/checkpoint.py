@@ -21,13 +21,12 @@ from torch import Tensor
 
 from recollect.engine.runtime import to_host
 from recollect.errors import UserError
-from recollect.storage import seal, seal_matches, sync, write_json
+from recollect.storage import UNFINISHED, seal, seal_matches, sync, write_json
 from recollect.storage.documents import load_json
 from recollect.storage.tensors import load_tensors, save_tensors
 
 KEPT = 2
 FORMAT = 1
-UNFINISHED = "unfinished"
 REPLACED = "-replaced"
 
 

@@ -32,9 +32,8 @@ class RunFolder:
         self._force = force
         if path.exists() and not path.is_dir():
             raise UserError(f"{path} is a file; give a folder as --out")
-        contents = (
-            [p.name for p in path.iterdir() if p.suffix != UNFINISHED and p.name != LOCK_NAME] if path.exists() else []
-        )
+        names = [file.name for file in path.iterdir()] if path.exists() else []
+        contents = [name for name in names if not name.endswith(f".{UNFINISHED}") and name != LOCK_NAME]
         if contents and "config.json" not in contents:
             raise UserError(f"{path} holds {contents[0]!r} and is no run folder; give an empty or new folder as --out")
         if contents and not force:

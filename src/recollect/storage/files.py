@@ -13,8 +13,8 @@ from pathlib import Path
 
 from recollect.errors import UserError
 
-UNFINISHED = ".unfinished"
-"""How the name of a file ends while it is written; a crash may leave one."""
+UNFINISHED = "unfinished"
+"""The name of a folder, and the suffix of a file, that is still being written; a crash may leave one."""
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 BINARY = getattr(os, "O_BINARY", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # so that a pipe without a writer does not hang
@@ -26,7 +26,7 @@ class LinkError(UserError):
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a whole file or leave what is there; a link of that name is replaced, not followed."""
-    aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}{UNFINISHED}")
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.{UNFINISHED}")
     try:
         with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | BINARY, 0o666), "wb") as file:
             file.write(data)

@@ -14,7 +14,7 @@ from recollect.errors import UserError
 from recollect.storage.files import UNFINISHED, open_unlinked, refuse_links
 
 LOCK_NAME = "lock"
-TEMPORARY = re.compile(rf".+\.[0-9a-f]{{16}}{re.escape(UNFINISHED)}")  # as `write_bytes` names them
+TEMPORARY = re.compile(rf".+\.[0-9a-f]{{16}}\.{UNFINISHED}")  # as `write_bytes` names them
 
 
 class LockedError(UserError):

@@ -27,7 +27,7 @@ def export_stream(
     """
     if out.exists():
         raise UserError(f"{out} exists already; choose another folder, or remove it")
-    aside = out.with_name(f"{out.name}.{secrets.token_hex(8)}{UNFINISHED}")
+    aside = out.with_name(f"{out.name}.{secrets.token_hex(8)}.{UNFINISHED}")
     num = 0
     try:
         aside.mkdir(parents=True)
