@@ -1,5 +1,6 @@
 """The paper's idea on torch alone, usable in anybody's training loop."""
 
+from recollect.core.affine import AffineMap, fit_affine
 from recollect.core.auxiliary import AuxiliaryExtractor
 from recollect.core.chain import RetrospectorChain
 from recollect.core.folding import folded
@@ -13,6 +14,7 @@ from recollect.core.statistics import ClassStatistics
 
 __all__ = [
     "RFE",
+    "AffineMap",
     "AuxiliaryExtractor",
     "Averaged",
     "ClassMeans",
@@ -23,6 +25,7 @@ __all__ = [
     "RetrospectorChain",
     "average",
     "feature_estimation",
+    "fit_affine",
     "folded",
     "fused",
 ]

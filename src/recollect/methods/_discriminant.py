@@ -1,4 +1,4 @@
-"""What methods share that read a frozen backbone by class statistics."""
+"""What methods share that read features by class statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recollect.core import ClassStatistics, folded
-from recollect.core.statistics import Shrinkage
 from recollect.errors import UserError
 from recollect.methods.learner import Learner, Parameters, Phase, Reader, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
@@ -27,7 +26,7 @@ class FrozenConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShrinkageConfig(FrozenConfig):
+class ShrinkageConfig:
     shrinkage: float = -1.0
     """Share of the identity in the covariance, from 0 to 1; -1 takes what Oracle Approximating Shrinkage says."""
 
@@ -35,26 +34,27 @@ class ShrinkageConfig(FrozenConfig):
         if self.shrinkage != -1 and not 0 <= self.shrinkage <= 1:
             raise UserError(f"shrinkage is a share from 0 to 1, or -1 for an automatic choice; got {self.shrinkage}")
 
-    @property
-    def amount(self) -> Shrinkage:
-        return "oas" if self.shrinkage == -1 else self.shrinkage
+
+Config = TypeVar("Config")
+Shrunk = TypeVar("Shrunk", bound=ShrinkageConfig)
 
 
-Config = TypeVar("Config", bound=FrozenConfig)
+class StatisticsLearner(Learner[Config], ABC):
+    """Each task adds to statistics of its features, by which the classes of all tasks are ranked together.
 
-
-class FrozenLearner(Learner[Config], ABC):
-    """The backbone is trained on the first task at most; each task then adds to statistics of its features.
-
-    The network's own heads serve the training on the first task, and nothing else.
+    The network's own heads serve training alone.
     """
 
     def begin_task(self, task: TaskInfo) -> None:
-        learned = sum(self.network.sizes()) if task.index or self.network.fixed_heads else 0
         super().begin_task(task)
-        first_time = not (task.index and self.network.fixed_heads)
-        if first_time:
-            self.grow(sum(self.network.sizes()) - (0 if self.network.fixed_heads else learned))
+        if self.network.fixed_heads:
+            self.grow(sum(self.network.sizes()) if task.index == 0 else 0)
+        else:
+            self.grow(task.num_classes)
+
+    @abstractmethod
+    def is_trained_on(self, task: TaskInfo) -> bool:
+        """Whether the backbone is trained on this task; on others it is frozen."""
 
     @abstractmethod
     def grow(self, num_classes: int) -> None:
@@ -77,7 +77,7 @@ class FrozenLearner(Learner[Config], ABC):
         return f
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
-        if self.config.adapt and task.index == 0:
+        if self.is_trained_on(task):
             yield self.classifier_phase(task, self.step, "task")
 
     def step(self, batch: Batch, update: Update) -> None:
@@ -107,7 +107,7 @@ class FrozenLearner(Learner[Config], ABC):
         return Parameters(count, count)
 
 
-class LinearLearner(FrozenLearner[Config], ABC):
+class LinearLearner(StatisticsLearner[Config], ABC):
     """Ranks classes by W z + b, both made anew when a task has ended."""
 
     weight: Tensor
@@ -131,10 +131,10 @@ class LinearLearner(FrozenLearner[Config], ABC):
         return Parameters(super().parameter_counts().training, inference)
 
 
-class SharedGaussians(LinearLearner[ShrinkageConfig]):
+class SharedGaussians(LinearLearner[Shrunk], ABC):
     """The linear discriminant of class means and one shared covariance."""
 
-    def __init__(self, network: Network, config: ShrinkageConfig, setup: Setup) -> None:
+    def __init__(self, network: Network, config: Shrunk, setup: Setup) -> None:
         super().__init__(network, config, setup)
         self.statistics = ClassStatistics(network.feature_dim)
 
@@ -146,6 +146,7 @@ class SharedGaussians(LinearLearner[ShrinkageConfig]):
         self.statistics.add(z, labels)
 
     def refresh(self) -> None:
-        weight, bias = self.statistics.discriminant(self.config.amount)
+        shrinkage = self.config.shrinkage
+        weight, bias = self.statistics.discriminant("oas" if shrinkage == -1 else shrinkage)
         self.weight.copy_(weight)
         self.bias.copy_(bias)

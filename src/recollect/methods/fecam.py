@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from recollect.core import ClassStatistics
 from recollect.errors import UserError
-from recollect.methods._discriminant import FrozenConfig, FrozenLearner
+from recollect.methods._discriminant import FrozenConfig, StatisticsLearner
 from recollect.methods.learner import Method, Setup
 from recollect.nets import Network
+from recollect.streams import TaskInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +36,16 @@ class FeCAMConfig(FrozenConfig):
             )
 
 
-class FeCAM(FrozenLearner[FeCAMConfig]):
+class FeCAM(StatisticsLearner[FeCAMConfig]):
     """Stores a mean and the upper triangle of a covariance for each class."""
 
     def __init__(self, network: Network, config: FeCAMConfig, setup: Setup) -> None:
         super().__init__(network, config, setup)
         self.gaussians = nn.ModuleList()
         self._factors: list[Tensor] = []
+
+    def is_trained_on(self, task: TaskInfo) -> bool:
+        return self.config.adapt and task.index == 0
 
     def grow(self, num_classes: int) -> None:
         for _ in range(num_classes):

@@ -8,6 +8,7 @@ from torch import Tensor
 from recollect.methods._discriminant import FrozenConfig, LinearLearner
 from recollect.methods.learner import Method, Setup
 from recollect.nets import Network
+from recollect.streams import TaskInfo
 
 
 class NCM(LinearLearner[FrozenConfig]):
@@ -18,6 +19,9 @@ class NCM(LinearLearner[FrozenConfig]):
     def __init__(self, network: Network, config: FrozenConfig, setup: Setup) -> None:
         super().__init__(network, config, setup)
         self.register_buffer("sums", self.weight.clone())
+
+    def is_trained_on(self, task: TaskInfo) -> bool:
+        return self.config.adapt and task.index == 0
 
     def grow(self, num_classes: int) -> None:
         super().grow(num_classes)

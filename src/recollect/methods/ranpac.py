@@ -19,6 +19,7 @@ from recollect.methods._discriminant import FrozenConfig, LinearLearner
 from recollect.methods.learner import Method, Setup
 from recollect.nets import Network
 from recollect.precision import on_host_in_double
+from recollect.streams import TaskInfo
 
 HELD_OUT = 5  # every so many images
 RIDGES = tuple(10.0**exponent for exponent in range(-8, 10))
@@ -49,6 +50,9 @@ class RanPAC(LinearLearner[RanPACConfig]):
         self.register_buffer("gram", torch.zeros(m, m))
         self.register_buffer("targets", self.weight.clone())  # Bᵀ, [classes, m]
         self._batches: list[tuple[Tensor, Tensor]] = []
+
+    def is_trained_on(self, task: TaskInfo) -> bool:
+        return self.config.adapt and task.index == 0
 
     def grow(self, num_classes: int) -> None:
         super().grow(num_classes)

@@ -8,10 +8,24 @@ fsa    the backbone trained on the first task (first-session adaptation, Panos e
 
 from __future__ import annotations
 
-from recollect.methods._discriminant import SharedGaussians, ShrinkageConfig
+from dataclasses import dataclass
+
+from recollect.methods._discriminant import FrozenConfig, SharedGaussians, ShrinkageConfig
 from recollect.methods.learner import Method
+from recollect.streams import TaskInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class SLDAConfig(ShrinkageConfig, FrozenConfig):
+    """A covariance that is shrunk, and a backbone that is frozen."""
+
+
+class SLDA(SharedGaussians[SLDAConfig]):
+    def is_trained_on(self, task: TaskInfo) -> bool:
+        return self.config.adapt and task.index == 0
+
 
 METHODS = {
-    "slda": Method(SharedGaussians, ShrinkageConfig(), "linear discriminant on frozen features"),
-    "fsa": Method(SharedGaussians, ShrinkageConfig(adapt=True), "trained on the first task, then as slda"),
+    "slda": Method(SLDA, SLDAConfig(), "linear discriminant on frozen features"),
+    "fsa": Method(SLDA, SLDAConfig(adapt=True), "trained on the first task, then as slda"),
 }

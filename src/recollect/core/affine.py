@@ -1,0 +1,67 @@
+"""How a feature space moved between two networks: an affine map from old features to new ones of the same images.
+
+new ≈ old + (old - mean) A + b,   A = argmin ‖new - old - b - (old - mean) A‖² + λ‖A‖²
+
+The ridge pulls towards "nothing moved". λ is the one of least leave-one-out error, which ridge regression has in closed
+form; the residual's covariance is of leave-one-out errors too, so it is not too small where images are few.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from recollect.precision import on_host_in_double
+
+RIDGES = tuple(10.0**exponent for exponent in range(-6, 7))
+"""λ, in units of the mean squared singular value."""
+
+
+class AffineMap(NamedTuple):
+    """z → W z + b, and the covariance of what it misses; in double precision on the host."""
+
+    weight: Float[Tensor, "d d"]
+    bias: Float[Tensor, " d"]
+    residual: Float[Tensor, "d d"]
+
+
+@torch.no_grad()
+def fit_affine(old: Float[Tensor, "n d"], new: Float[Tensor, "n d"]) -> AffineMap:
+    """The map from old to new features of the same images.
+
+    >>> old = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    >>> moved = fit_affine(old, 2 * old + 1)
+    >>> moved.weight.round(decimals=3)
+    tensor([[2., 0., 0.],
+            [0., 2., 0.],
+            [0., 0., 2.]], dtype=torch.float64)
+    """
+    z, moved = on_host_in_double(old), on_host_in_double(new) - on_host_in_double(old)
+    centre, shift = z.mean(0), moved.mean(0)
+    z, moved = z - centre, moved - shift
+    left, singular, right = _decompose(z)
+    target = left.T @ moved
+    best = None
+    for ridge in RIDGES:
+        kept = singular.square() / (singular.square() + ridge * singular.square().mean() + torch.finfo(z.dtype).tiny)
+        leverage = (left.square() * kept).sum(1) + 1 / len(z)
+        missed = (moved - left @ (kept[:, None] * target)) / (1 - leverage).clamp(min=1e-3)[:, None]
+        error = float(missed.square().mean())
+        if best is None or error < best[0]:
+            best = error, kept, missed
+    assert best is not None
+    _, kept, missed = best
+    change = right @ ((kept / singular.clamp(min=torch.finfo(z.dtype).tiny))[:, None] * target)  # [d, d], old to moved
+    weight = torch.eye(z.shape[1], dtype=z.dtype) + change.T
+    return AffineMap(weight, shift + centre - weight @ centre, missed.T @ missed / len(z))
+
+
+def _decompose(z: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Left and right singular vectors and singular values, without directions of no variance."""
+    squares, right = torch.linalg.eigh(z.T @ z)
+    alive = squares > squares.amax() * 1e-10
+    singular, right = squares[alive].sqrt(), right[:, alive]
+    return z @ right / singular, singular, right

@@ -1,0 +1,76 @@
+"""The affine map between feature spaces against closed forms, and its leave-one-out errors against leaving one out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from recollect.core import fit_affine
+from recollect.core.affine import RIDGES
+
+
+def draw(num: int, dim: int = 5, noise: float = 0.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(num)
+    old = torch.randn(num, dim, generator=generator) + 3
+    weight, bias = torch.randn(dim, dim, generator=generator), torch.randn(dim, generator=generator)
+    return old, old @ weight.T + bias + noise * torch.randn(num, dim, generator=generator), weight, bias
+
+
+def test_an_affine_drift_is_recovered() -> None:
+    old, new, weight, bias = draw(200)
+    moved = fit_affine(old, new)
+    assert torch.allclose(moved.weight.float(), weight, atol=1e-3)
+    assert torch.allclose(moved.bias.float(), bias, atol=1e-2)
+    assert moved.residual.abs().max() < 1e-3
+
+
+def test_nothing_moved_gives_the_identity() -> None:
+    old = draw(30)[0]
+    moved = fit_affine(old, old)
+    assert torch.equal(moved.weight, torch.eye(5, dtype=torch.float64))
+    assert moved.residual.abs().max() == 0
+
+
+def test_noise_that_no_map_explains_stays_near_the_identity_and_in_the_residual() -> None:
+    generator = torch.Generator().manual_seed(0)
+    old = torch.randn(40, 30, generator=generator)
+    new = old + 0.5 * torch.randn(40, 30, generator=generator)
+    moved = fit_affine(old, new)
+    assert (moved.weight - torch.eye(30)).abs().max() < 0.1
+    assert moved.residual.diagonal().mean() == pytest.approx(0.25, rel=0.3)
+
+
+def test_residual_is_of_images_left_out() -> None:
+    old, new, _, _ = draw(25, dim=4, noise=0.3)
+    z, moved = old.double().numpy(), (new - old).double().numpy()
+    errors = {}
+    for ridge in RIDGES:
+        missed = []
+        centred_all = z - z.mean(0)
+        scale = (np.linalg.svd(centred_all, compute_uv=False) ** 2).mean()
+        for row in range(len(z)):
+            rest = np.arange(len(z)) != row
+            # the centre is a free parameter of the fit, so that it is left out too
+            design = np.hstack([z[rest] - z.mean(0), np.ones((rest.sum(), 1))])
+            penalty = np.diag([ridge * scale] * 4 + [0.0])
+            solution = np.linalg.solve(design.T @ design + penalty, design.T @ moved[rest])
+            missed.append(moved[row] - np.append(z[row] - z.mean(0), 1) @ solution)
+        errors[ridge] = np.stack(missed)
+    best = min(errors.values(), key=lambda each: (each**2).mean())
+    expected = best.T @ best / len(z)
+    np.testing.assert_allclose(fit_affine(old, new).residual.numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_fewer_images_than_dimensions() -> None:
+    old, new, _, _ = draw(4, dim=20)
+    moved = fit_affine(old, new)
+    assert bool(torch.isfinite(moved.weight).all())
+    assert bool(torch.isfinite(moved.residual).all())
+
+
+def test_a_single_image_moves_by_its_shift() -> None:
+    moved = fit_affine(torch.ones(1, 3), torch.full((1, 3), 2.0))
+    assert torch.allclose(
+        moved.weight @ torch.ones(3, dtype=torch.float64) + moved.bias, torch.full((3,), 2.0).double()
+    )
