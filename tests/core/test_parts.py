@@ -164,7 +164,7 @@ def test_teacher_statistics_follow_the_stated_policy(statistics: str) -> None:
     nn.ModuleList([teacher]).train()
     x = torch.randn(8, 3, 8, 8)
     before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
-    found = teacher.beside(x)
+    found = teacher.teacher_forward(x)
     a = net[0](x)
     if statistics == "frozen":
         mean, variance = net[1].running_mean, net[1].running_var

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from torch import Tensor, nn
 
 from recollect.core import RFE
 from recollect.engine import Engine, Observer, Runtime, Training
+from recollect.engine.feature_cache import SampleCache
 from recollect.engine.fit import Fit
 from recollect.errors import UserError
-from recollect.methods import Learner, Phase
+from recollect.methods import CachedFunctions, Learner, Phase
 from recollect.methods._rfe_config import RFEConfig
 from recollect.methods._rfe_memory import Recall
 from recollect.nets.resnet import ResNet18
@@ -42,9 +44,14 @@ def after_task(name: str, stream: Stream, num: int, **options: Any) -> Learner[A
     return learner
 
 
-def knowing(phase: Phase, batch: Batch) -> Batch:
-    """The batch with what the phase's frozen functions say of it, as the engine brings it."""
-    return batch if phase.known is None else dataclasses.replace(batch, known=phase.known(batch.x))
+def with_features(cached: CachedFunctions | None, batch: Batch) -> Batch:
+    """The batch with the outputs of a phase's cached functions, as the engine gives it."""
+    if cached is None:
+        return batch
+    recall = None
+    if cached.memory is not None:
+        recall = partial(SampleCache(cached, batch.pixels, batch.x.device).recall, batch.key)
+    return dataclasses.replace(batch, cached=cached(batch.x), recall=recall)
 
 
 def loss_of(phase: Phase, batch: Batch) -> Tensor:
@@ -52,7 +59,7 @@ def loss_of(phase: Phase, batch: Batch) -> Tensor:
     found: list[Tensor] = []
     for module in phase.training:
         module.train()
-    phase.step(knowing(phase, batch), lambda loss, edit=None: found.append(loss))
+    phase.step(with_features(phase.cached, batch), lambda loss, edit=None: found.append(loss))
     assert len(found) == 1
     return found[0]
 
@@ -60,6 +67,13 @@ def loss_of(phase: Phase, batch: Batch) -> Tensor:
 def phases(learner: Learner[Any], stream: Stream, task: int) -> dict[str, Phase]:
     listed: Iterable[Phase] = learner.phases(stream.tasks[task].info)
     return {phase.name: phase for phase in listed}
+
+
+def recall_loss(learner: Learner[Any], stream: Stream, task: int, batch: Batch, **changes: Any) -> Tensor:
+    cached = phases(learner, stream, task)["retrospect"].cached
+    assert cached is not None
+    batch = with_features(dataclasses.replace(cached, **changes), batch)
+    return Recall(learner.past, task, learner.rfe).loss(batch)
 
 
 def mse(a: Tensor, b: Tensor) -> Tensor:
@@ -156,8 +170,7 @@ def test_recall_compares_each_sample_in_its_own_domain(stride: int, target: str)
         wanted = learner.rfe.anchor(x) if is_newest and target == "view" else past.values["feature"][i : i + 1]
         errors.append(mse(f, wanted))
     assert len(domains) > 1
-    found = Recall(learner.past, 3, learner.rfe, learner._frozen_features(), Key(0)).loss(batch)
-    assert torch.allclose(found, torch.stack(errors).mean(), atol=1e-5)
+    assert torch.allclose(recall_loss(learner, stream, 3, batch), torch.stack(errors).mean(), atol=1e-5)
 
 
 @pytest.mark.parametrize("target", ["view", "stored"])
@@ -180,19 +193,18 @@ def test_recall_on_kept_views_is_recall_on_those_views(target: str) -> None:
         stored = memory.get_buffer("feature")[slot : slot + 1]
         errors.append(mse(f, learner.rfe.anchor(x) if domain == 1 and target == "view" else stored))
     assert kinds == {0, 1}
-    recall = Recall(learner.past, 2, learner.rfe, learner._frozen_features(), Key(5))
-    for _ in range(2):
-        assert torch.allclose(recall.loss(batch), torch.stack(errors).mean(), atol=1e-5)
+    loss = recall_loss(learner, stream, 2, batch, memory_key=Key(5))
+    assert torch.allclose(loss, torch.stack(errors).mean(), atol=1e-5)
 
 
-def test_a_memory_too_large_for_the_budget_is_run_at_every_step() -> None:
+def test_a_memory_too_large_for_the_cache_gets_fresh_views() -> None:
     stream = make_stream((2, 2, 2))
     learner = after_task("rfe-b", stream, 2, memory=20, views=3)
     batch = batch_of(stream, 2)
-    known = learner._frozen_features()
-    fresh = Recall(learner.past, 2, learner.rfe, dataclasses.replace(known, views=0), Key(5)).loss(batch)
-    tight = Recall(learner.past, 2, learner.rfe, dataclasses.replace(known, most_bytes=100), Key(5)).loss(batch)
+    fresh = recall_loss(learner, stream, 2, batch, views=0)
+    tight = recall_loss(learner, stream, 2, batch, max_bytes=100)
     assert torch.equal(fresh, tight)
+    assert not torch.equal(fresh, recall_loss(learner, stream, 2, batch))
 
 
 def test_stored_features_are_taken_on_the_plain_image_at_the_end_of_the_own_task() -> None:
@@ -390,7 +402,7 @@ def test_class_means_follow_the_space_that_a_task_is_read_in() -> None:
 def test_alpha_zero_leaves_the_teacher_alone_in_stage_one() -> None:
     stream = make_stream()
     learner = after_task("rfe", stream, 1, alpha=0.0)
-    learner.rfe.anchor.forward = learner.rfe.anchor.beside = lambda *_: pytest.fail("the teacher was asked")
+    learner.rfe.anchor.forward = learner.rfe.anchor.teacher_forward = lambda *_: pytest.fail("the teacher was asked")
     loss = loss_of(phases(learner, stream, 1)["fit"], batch_of(stream, 1))
     assert torch.isfinite(loss)
 
@@ -408,10 +420,8 @@ def test_stage_two_adds_the_recall_loss() -> None:
     learner.eval()
     batch = batch_of(stream, 2)
     phase = phases(learner, stream, 2)["retrospect"]
-    data = sum(phase.validate(knowing(phase, batch)).losses.values())
-    recalled = Recall(learner.past, 2, learner.rfe, learner._frozen_features(), learner.setup.key / "recall" / 2).loss(
-        batch
-    )
+    data = sum(phase.validate(with_features(phase.cached, batch)).losses.values())
+    recalled = recall_loss(learner, stream, 2, batch)
     assert recalled.item() > 1e-4
     assert torch.allclose(loss_of(phase, batch), data + recalled, atol=1e-6)
 
@@ -457,7 +467,7 @@ def test_in_stage_two_the_teacher_evaluates(statistics: str) -> None:
     r = learner.rfe.chain.retrospectors[0](f, learner.rfe.chain.auxiliaries[0](batch.x))
     expected = mse(r, copy.deepcopy(learner.rfe.anchor.module).eval()(batch.x))
     phase = phases(learner, stream, 1)["retrospect"]
-    found = phase.validate(knowing(phase, batch)).losses["retrospector"]
+    found = phase.validate(with_features(phase.cached, batch)).losses["retrospector"]
     assert torch.allclose(found, expected, atol=1e-6)
 
 

@@ -1,7 +1,7 @@
 """Copies of a network that ordinary training cannot touch.
 
-`Frozen` is a teacher: its weights never move and `train()` does not wake it. What its BatchNorm does beside a training
-student is a stated policy. `Averaged` is an exponential moving average: a ← d a + (1 - d) θ with
+`Frozen` is a teacher: its weights never change, and `train()` leaves it in evaluation mode. What its BatchNorm does
+while a student trains is a stated policy. `Averaged` is an exponential moving average: a ← d a + (1 - d) θ with
 d = min(1 - 1/(moves+1), decay), so that an average that moves seldom forgets its random start as fast as any.
 """
 
@@ -18,19 +18,19 @@ Statistics = Literal["frozen", "batch", "adapting"]
 STATISTICS: tuple[Statistics, ...] = ("frozen", "batch", "adapting")
 
 
-class _Deaf(nn.Module):
-    """A module that stays in evaluation mode whatever its parents are told."""
+class _AlwaysEval(nn.Module):
+    """A module that stays in evaluation mode, also when `train()` is called on a parent."""
 
     def train(self, mode: bool = True) -> Self:
         return super().train(False)
 
 
-class Frozen(_Deaf):
-    """A copy of a module whose weights never move and that always evaluates.
+class Frozen(_AlwaysEval):
+    """A copy of a module whose weights never change and that is always in evaluation mode.
 
-    `beside` is the copy read next to a training student. Its BatchNorm then normalises by the stored statistics
-    (`frozen`), by the batch with the stored ones untouched (`batch`), or by the batch with the stored ones following
-    the new data (`adapting`).
+    `teacher_forward` computes the targets of a training student. BatchNorm then normalises by the stored statistics
+    (`frozen`), by the batch with the stored ones unchanged (`batch`), or by the batch with the stored ones updated
+    from it (`adapting`).
     """
 
     def __init__(self, module: nn.Module, statistics: Statistics = "frozen") -> None:
@@ -45,8 +45,8 @@ class Frozen(_Deaf):
         return self.module(*inputs)  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def beside(self, *inputs: Any) -> Tensor:
-        """Read next to a training student, under the stated policy for BatchNorm."""
+    def teacher_forward(self, *inputs: Any) -> Tensor:
+        """Targets for a training student, under the stated policy for BatchNorm."""
         if self.statistics == "frozen":
             return self.module(*inputs)  # type: ignore[no-any-return]
         norms = [m for m in self.module.modules() if isinstance(m, _BatchNorm)]
@@ -60,7 +60,7 @@ class Frozen(_Deaf):
                 norm.training, norm.track_running_stats = False, True
 
 
-class Averaged(_Deaf):
+class Averaged(_AlwaysEval):
     """A moving average of a module's parameters, warmed up; its float buffers are averaged too, others copied."""
 
     moves: Tensor
@@ -75,9 +75,9 @@ class Averaged(_Deaf):
 
     def grow(self, module: nn.Module) -> None:
         """Copy the parts of `module` that are new; what is averaged already stays."""
-        kept = self.module.state_dict()
+        averaged = self.module.state_dict()
         self.module = deepcopy(module).requires_grad_(False).eval()
-        self.module.load_state_dict(self.module.state_dict() | kept)
+        self.module.load_state_dict(self.module.state_dict() | averaged)
 
     @torch.no_grad()
     def update(self, module: nn.Module, *, move: bool = True) -> None:

@@ -24,8 +24,8 @@ from recollect.core.retrospector import Form, make_retrospector
 class RFE(nn.Module):
     """A chain of retrospectors and the frozen teachers that it learns from.
 
-    Modules grown by `begin_task` are placed beside those grown before and the teachers; on an accelerator call
-    `.to(device)` after the first. `auxiliary` may be any function that makes a module with an attribute `dim`.
+    Modules grown by `begin_task` are placed on the device of those grown before; on an accelerator call `.to(device)`
+    after the first. `auxiliary` may be any function that makes a module with an attribute `dim`.
 
     >>> import torch
     >>> x, backbone = torch.randn(4, 3, 32, 32), nn.Sequential(nn.AvgPool2d(16), nn.Flatten())
@@ -101,7 +101,7 @@ class RFE(nn.Module):
             raise ValueError(f"features have {f.shape[1]} dimensions, RFE was made for feature_dim={self.feature_dim}")
         if self.previous is None:
             return f.new_zeros(())
-        return feature_estimation(f, self.previous.beside(x))
+        return feature_estimation(f, self.previous.teacher_forward(x))
 
     def distill_loss(self, x: Tensor, f: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
         """How far h_{t+1}, read through the adapter, is from f_t(x); zero where no h is being prepared."""
@@ -117,7 +117,7 @@ class RFE(nn.Module):
         if self.anchor is None:
             return f.new_zeros(())
         if target is None:
-            target = self.anchor.beside(x) if self.end_to_end else self.anchor(x)
+            target = self.anchor.teacher_forward(x) if self.end_to_end else self.anchor(x)
         return feature_estimation(self.chain.hop(self.chain.num_hops - 1, f, x), target)
 
     def distill_parameters(self) -> list[nn.Parameter]:

@@ -11,17 +11,16 @@ from torch import Tensor
 from recollect.engine.runtime import Runtime, to_host
 from recollect.methods import Learner
 from recollect.metrics import on_principal_axes, rmse, shown_rows, squared_error
-from recollect.streams import Pixels, Split, Task, split_rows
+from recollect.rng import Key
+from recollect.streams import Batch, Pixels, Split, Task, TaskData
 
 Accuracies = dict[str, list[float | None]]
 BATCH_SIZE = 256
 
 
-def plain_batches(split: Split, pixels: Pixels, runtime: Runtime) -> Iterator[tuple[Tensor, Tensor]]:
-    """Normalised images and labels on the device, in order."""
-    for positions in split_rows(torch.arange(len(split)), BATCH_SIZE):
-        images, labels = split.take(positions)
-        yield pixels.plain(images.to(runtime.device)), labels.to(runtime.device)
+def plain_batches(split: Split, pixels: Pixels, runtime: Runtime) -> Iterator[Batch]:
+    """Unaugmented batches of all images, in order."""
+    return TaskData(split, pixels, runtime.device, BATCH_SIZE, Key(0)).batches()
 
 
 @torch.inference_mode()
@@ -37,18 +36,19 @@ def evaluate(
     network, read = learner.network, learner.reader(runtime.dtype, without_chain=True)
     splits: list[Split] = [getattr(task, part) for task in tasks]
     correct: dict[str, list[Tensor]] = {"til": [], "cil": [], "til_without_chain": []}
-    for x, y in plain_batches(Split.concatenate(splits), pixels, runtime):
+    for batch in plain_batches(Split.concatenate(splits), pixels, runtime):
+        y = batch.y
         with runtime.autocast():
-            scores = read(x)
+            scores = read(batch.x)
         correct["til"].append(network.within_task(scores.til, y).argmax(dim=1) == y)
         if network.num_tasks:
             correct["cil"].append(scores.cil[:, network.seen()].argmax(dim=1) == y)
         if scores.til_without_chain is not None:
             correct["til_without_chain"].append(network.within_task(scores.til_without_chain, y).argmax(dim=1) == y)
     accuracies = {name: _percent_per_task(rows, splits) for name, rows in correct.items()}
-    for place, task in enumerate(tasks):
+    for index, task in enumerate(tasks):
         if task.info.index >= network.num_tasks:
-            accuracies["cil"][place] = None  # a task to come has no place in the ranking yet
+            accuracies["cil"][index] = None  # the ranking does not include tasks to come
     return accuracies
 
 
@@ -66,9 +66,9 @@ def original_features(learner: Learner[Any], task: Task, pixels: Pixels, runtime
     """f_t of a task's own test images, taken when it ends; for the report only, never part of the model."""
     learner.eval()
     features = []
-    for x, _ in plain_batches(task.test, pixels, runtime):
+    for batch in plain_batches(task.test, pixels, runtime):
         with runtime.autocast():
-            features.append(to_host(learner.features(x)[0].float()))
+            features.append(to_host(learner.features(batch.x)[0].float()))
     return torch.cat(features) if features else torch.zeros(0, 1)
 
 
@@ -87,11 +87,11 @@ def measure_drift(learner: Learner[Any], task: Task, original: Tensor, pixels: P
     learner.eval()
     totals = torch.zeros(2, device=runtime.device)
     start, currents, estimated = 0, [], []
-    for x, _ in plain_batches(task.test, pixels, runtime):
+    for batch in plain_batches(task.test, pixels, runtime):
         with runtime.autocast():
-            current, estimates = learner.features(x)
-        then = original[start : start + len(x)].to(runtime.device)
-        start += len(x)
+            current, estimates = learner.features(batch.x)
+        then = original[start : start + len(batch.y)].to(runtime.device)
+        start += len(batch.y)
         totals[0] += squared_error(current, then)
         currents.append(to_host(current.float()))
         if estimates is not None:
@@ -101,5 +101,5 @@ def measure_drift(learner: Learner[Any], task: Task, original: Tensor, pixels: P
         return Drift(None, None, [], None)
     drifted, rectified = (rmse(total, original.numel()) for total in totals.tolist())
     rows = shown_rows(start)
-    points = [on_principal_axes(original, torch.cat(found)[rows]) for found in (currents, estimated) if found]
+    points = [on_principal_axes(original, torch.cat(features)[rows]) for features in (currents, estimated) if features]
     return Drift(drifted, rectified if estimated else None, points[0], points[1] if estimated else None)

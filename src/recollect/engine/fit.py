@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from recollect.distributed.shard import UNSHARDED, Shard
 from recollect.engine.evaluation import plain_batches
+from recollect.engine.feature_cache import FeatureCache, SampleCache, num_views_that_fit
 from recollect.engine.observer import Observer
 from recollect.engine.runtime import Runtime
 from recollect.engine.training import Training
@@ -22,7 +24,7 @@ from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
 from recollect.methods import Learner, Phase
 from recollect.place import to_device
 from recollect.rng import Key
-from recollect.streams import Batch, Pixels, Split, Views, augment
+from recollect.streams import Batch, Pixels, Split, augment
 
 REPORT_EVERY_SECONDS = 1.0
 
@@ -53,8 +55,9 @@ class Fit:
         self.epoch = 0
         self._best, self._since_best = math.inf, 0
         self._best_weights: list[Tensor] = []
-        self._views: Views | None = None
-        self._plain: Views | None = None
+        self._train_cache: FeatureCache | None = None
+        self._validation_cache: FeatureCache | None = None
+        self._sample_cache: SampleCache | None = None
 
     @property
     def step(self) -> int:
@@ -114,23 +117,28 @@ class Fit:
 
     @torch.no_grad()
     def _prepare(self, observer: Observer) -> None:
-        """Run what does not change in this phase over the views that it will show, as far as its budget goes."""
-        known = self.phase.known
-        if known is None or not known.views:
+        """Fill the feature caches with the views that this phase will show, as far as its budget goes."""
+        cached, device, pixels = self.phase.cached, self.runtime.device, self.pixels
+        if cached is None:
             return
-        known = replace(known, views=min(known.views, self.phase.schedule.epochs))  # more would never be shown
         self.learner.eval()
-        device, key = self.runtime.device, self.key / "views"
+        if cached.memory is not None:
+            with self.runtime.autocast():
+                self._sample_cache = SampleCache(cached, pixels, device)
+        if not cached.views:
+            return
+        cached = replace(cached, views=min(cached.views, self.phase.schedule.epochs))  # more would never be shown
+        key = self.key / "views"
         with self.runtime.autocast():
-            num = known.num_that_fit(self.train, self.pixels, device, beside=len(self.validation))
+            num = num_views_that_fit(cached, self.train, pixels, device, num_other_images=len(self.validation))
             if num:
-                self._views = Views(self.train, self.pixels, known, key, num, device, plain=False)
-                self._plain = Views(self.validation, self.pixels, known, key, 0, device, plain=True)
-        observer.event("views", phase=self.title, asked=known.views, kept=num)
-        if num < known.views:
-            instead = f"{num} are kept" if num else "fresh ones are run every epoch, which is slower"
-            what = f"{known.views} views of {len(self.train)} images"
-            warnings.warn(f"{what} do not fit into {known.most_bytes >> 20} MB: {instead}", stacklevel=3)
+                self._train_cache = FeatureCache(self.train, pixels, cached, key, num, device, plain=False)
+                self._validation_cache = FeatureCache(self.validation, pixels, cached, key, 0, device, plain=True)
+        observer.event("views", phase=self.title, asked=cached.views, kept=num)
+        if num < cached.views:
+            instead = f"{num} are cached" if num else "fresh views are computed every epoch, which is slower"
+            what = f"{cached.views} views of {len(self.train)} images"
+            warnings.warn(f"{what} do not fit into {cached.max_bytes >> 20} MB: {instead}", stacklevel=3)
 
     def _epoch(self, observer: Observer, after_step: Callable[[int], None]) -> float:
         self.learner.eval()
@@ -169,20 +177,22 @@ class Fit:
         images, labels = self.train.take(positions)
         images = to_device(images, self.runtime.device)
         labels = to_device(labels, self.runtime.device)
-        if self._views is not None:
-            view = self.epoch % len(self._views)
-            x, known = self._views.shown(view, positions, images), self._views.known(view, positions)
+        cache, samples = self._train_cache, self._sample_cache
+        if cache is not None:
+            view = self.epoch % len(cache)
+            x, cached = cache.show(view, positions, images), cache.outputs(view, positions)
         else:
             x = augment(images, self.pixels, (key / "view").generator(), shard)
-            known = self._known(x)
-        return Batch(images, x, labels, self.pixels, key, known, shard)
+            cached = self._compute_cached(x)
+        recall = partial(samples.recall, key) if samples is not None else None
+        return Batch(images, x, labels, self.pixels, key, cached, shard, recall)
 
-    def _known(self, x: Tensor) -> dict[str, Tensor]:
-        """What does not change in this phase, of a view not seen before."""
-        if self.phase.known is None:
+    def _compute_cached(self, x: Tensor) -> dict[str, Tensor]:
+        """The phase's cached functions of a view that is not in the cache."""
+        if self.phase.cached is None:
             return {}
         with self.runtime.autocast():
-            return self.phase.known(x)
+            return self.phase.cached(x)
 
     @torch.no_grad()
     def _validate(self, training_loss: float) -> tuple[dict[str, float], float | None]:
@@ -194,20 +204,23 @@ class Fit:
         totals = torch.zeros(len(names) + 1, device=self.runtime.device)
         has_accuracy = False
         start = 0
-        for x, y in plain_batches(self.validation, self.pixels, self.runtime):
-            rows = torch.arange(start, start + len(y))
-            known = self._known(x) if self._plain is None else self._plain.known(0, rows)
-            start += len(y)
+        for batch in plain_batches(self.validation, self.pixels, self.runtime):
+            size = len(batch.y)
+            if self._validation_cache is None:
+                cached = self._compute_cached(batch.x)
+            else:
+                cached = self._validation_cache.outputs(0, torch.arange(start, start + size))
+            start += size
             with self.runtime.autocast():
-                found = self.phase.validate(Batch(x, x, y, self.pixels, self.key, known))
+                validation = self.phase.validate(replace(batch, key=self.key, cached=cached))
             for index, name in enumerate(names):
-                totals[index] += found.losses[name] * len(y)
-            if found.num_correct is not None:
+                totals[index] += validation.losses[name] * size
+            if validation.num_correct is not None:
                 has_accuracy = True
-                totals[-1] += found.num_correct
+                totals[-1] += validation.num_correct
         self.runtime.world.broadcast_([totals])
-        *losses, right = (totals / len(self.validation)).tolist()
-        return dict(zip(names, losses, strict=True)), 100 * right if has_accuracy else None
+        *losses, correct = (totals / len(self.validation)).tolist()
+        return dict(zip(names, losses, strict=True)), 100 * correct if has_accuracy else None
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Where it stands: tensors and plain values."""

@@ -2,6 +2,7 @@
 
 from recollect.methods.learner import (
     BaselineConfig,
+    CachedFunctions,
     Learner,
     Method,
     Parameters,
@@ -16,6 +17,7 @@ from recollect.methods.learner import (
 
 __all__ = [
     "BaselineConfig",
+    "CachedFunctions",
     "Learner",
     "Method",
     "Parameters",

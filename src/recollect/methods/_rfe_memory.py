@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from recollect.core import RFE, feature_estimation
 from recollect.memory import Memory
 from recollect.methods._rfe_config import RFEConfig
-from recollect.place import to_device
-from recollect.rng import Key
-from recollect.streams import Batch, Known, Samples, Split, TaskData, Views, split_rows
+from recollect.streams import Batch, Samples, TaskData, split_rows
 
 
 class RFEMemory(nn.Module):
@@ -51,23 +49,18 @@ class RFEMemory(nn.Module):
         domains = self.memory.get_buffer("domain")[: len(self.memory)]
         between = ((domains % stride != 0) & (domains < anchor)).nonzero()[:, 0]
         for slots in split_rows(between, data.batch_size):
-            held = self.memory.at(slots)
-            feature = backbone(data.pixels.plain(held.images))
-            domain = torch.full_like(held.tasks, anchor)
-            self.memory.write(slots, held.images, held.labels, held.tasks, feature=feature, domain=domain)
+            samples = self.memory.at(slots)
+            feature = backbone(data.pixels.plain(samples.images))
+            domain = torch.full_like(samples.tasks, anchor)
+            self.memory.write(slots, samples.images, samples.labels, samples.tasks, feature=feature, domain=domain)
 
 
 class Recall:
-    """The samples as one second stage sees them: L_FE of a draw carried down the chain, each sample to its own domain.
+    """The samples in one second stage: L_FE of a draw carried down the chain, each sample to its own domain."""
 
-    What the frozen networks say of a few views and of the plain images is run once, when the first draw is made.
-    """
-
-    def __init__(self, past: RFEMemory, task: int, rfe: RFE, known: Known, key: Key) -> None:
-        self.past, self.rfe, self.known, self.key = past, rfe, known, key
+    def __init__(self, past: RFEMemory, task: int, rfe: RFE) -> None:
+        self.past, self.rfe = past, rfe
         self.oldest = max(0, task - past.config.last_tasks) if past.config.keep == "previous" else 0
-        self._views: Views | None = None
-        self._asked = False
 
     def loss(self, batch: Batch) -> Tensor:
         samples, chain = self.past.draw(batch, "recall"), self.rfe.chain
@@ -75,11 +68,12 @@ class Recall:
             return batch.x.new_zeros(())
         domain, last_hop = samples.values["domain"], chain.num_hops - 1
         newest = domain >= last_hop * chain.stride
-        moves_all = self.past.config.memory_target == "stored"
-        x, f_hat, then = self._look(batch, samples, newest | moves_all)
-        target = samples.values["feature"]
-        if not moves_all:
-            target = torch.where(newest[:, None], then.to(target.dtype), target)
+        augments_all = self.past.config.memory_target == "stored"
+        assert batch.recall is not None
+        x, features = batch.recall(samples, newest | augments_all)
+        f_hat, target = features["now"], samples.values["feature"]
+        if not augments_all:
+            target = torch.where(newest[:, None], features["then"].to(target.dtype), target)
         estimates = []
         for hop in range(last_hop, self.oldest // chain.stride - 1, -1):
             f_hat = chain.hop(hop, f_hat, x)
@@ -87,28 +81,3 @@ class Recall:
         depth = last_hop - (domain // chain.stride).clamp(max=last_hop)
         estimate = torch.stack(estimates)[depth, torch.arange(len(depth), device=depth.device)]
         return feature_estimation(estimate, target)
-
-    def _look(self, batch: Batch, samples: Samples, moved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A view of each sample, augmented where `moved`, with today's feature of it and the last anchor's."""
-        views, purpose = self._prepare(batch), "recalled view"
-        if views is None:
-            fresh = batch.augmented(samples, purpose)
-            x = torch.where(moved[:, None, None, None], fresh, batch.plain(samples.images))
-            known = self.known(x)
-        else:
-            plain = len(views) - 1
-            view = samples.draw(lambda num: torch.randint(0, plain, (num,), generator=batch.rng(purpose)))
-            view = torch.where(moved, to_device(view, moved.device), plain)
-            x, known = views.shown(view, samples.slots, samples.images), views.known(view, samples.slots)
-        return x, known["now"], known["then"]
-
-    @torch.no_grad()
-    def _prepare(self, batch: Batch) -> Views | None:
-        if not self._asked:
-            self._asked = True
-            memory, device = self.past.memory, batch.x.device
-            held = Split(memory.images, torch.arange(len(memory)), memory.labels)
-            num = self.known.num_that_fit(held, batch.pixels, device, beside=len(memory))
-            if num:
-                self._views = Views(held, batch.pixels, self.known, self.key, num, device, plain=True)
-        return self._views

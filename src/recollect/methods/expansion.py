@@ -23,8 +23,8 @@ from recollect.methods.learner import (
     Setup,
     Update,
     Validation,
+    num_correct,
     num_parameters,
-    num_right,
 )
 from recollect.nets import Network
 from recollect.precision import at_least_single
@@ -63,7 +63,7 @@ class Expansion(Learner[ExpansionConfig]):
 
         def validate(batch: Batch) -> Validation:
             logits, y = at_least_single(expert(batch.x)), batch.y - first_unit
-            return Validation({"expert": F.cross_entropy(logits, y)}, num_right(logits, y))
+            return Validation({"expert": F.cross_entropy(logits, y)}, num_correct(logits, y))
 
         yield Phase("fit", {"expert": list(expert.parameters())}, step, validate, self.setup.schedule, [expert])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import torch
@@ -19,7 +19,7 @@ from recollect.memory import Memory
 from recollect.nets import Network
 from recollect.registry import discover
 from recollect.rng import Key
-from recollect.streams import Batch, Known, TaskData, TaskInfo
+from recollect.streams import Batch, TaskData, TaskInfo
 
 Units = Literal["seen", "task", "all"]
 
@@ -58,10 +58,30 @@ class Update(Protocol):
 
 
 class Validation(NamedTuple):
-    """Mean loss of each parameter group on a batch, and how many images were classified right, where that is known."""
+    """Mean loss of each parameter group on a batch, and where known how many images were classified correctly."""
 
     losses: Mapping[str, Tensor]
     num_correct: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class CachedFunctions:
+    """Functions of a view that do not change while a phase trains, so that each view needs them only once."""
+
+    functions: Mapping[str, Callable[[Tensor], Tensor]]
+    views: int
+    """Cached views per image, a different one each epoch; 0 computes the functions on a fresh view every time."""
+    max_bytes: int
+    """Budget of the outputs; as many views are cached as fit, and if not even one does, views are fresh."""
+    memory: Memory | None = None
+    """A memory whose samples are viewed too, by `batch.recall`; they have a budget of the same size."""
+    memory_key: Key = field(default_factory=lambda: Key(0))
+    """Decides the views of the memory's samples."""
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> dict[str, Tensor]:
+        """Compute the functions."""
+        return {name: function(x) for name, function in self.functions.items()}
 
 
 @dataclass(frozen=True)
@@ -75,8 +95,8 @@ class Phase:
     schedule: Schedule
     training: Sequence[nn.Module]
     """Modules in training mode; all others evaluate."""
-    known: Known | None = None
-    """What does not change during the phase; the engine brings its values with every batch, as `batch.known`."""
+    cached: CachedFunctions | None = None
+    """What does not change during the phase; the engine gives its outputs with every batch, as `batch.cached`."""
 
 
 @dataclass(frozen=True)
@@ -196,13 +216,13 @@ class Learner(nn.Module, ABC, Generic[Config]):
         def validate(batch: Batch) -> Validation:
             logits = network(batch.x)
             ce = network.cross_entropy(logits, batch.y, units)
-            return Validation({"classifier": ce}, num_right(logits[:, network.seen()], batch.y))
+            return Validation({"classifier": ce}, num_correct(logits[:, network.seen()], batch.y))
 
         groups = {"classifier": [*network.learnable(), *heads.parameters()]}
         return Phase("fit", groups, step, validate, self.setup.schedule, [network.backbone, heads])
 
 
-def num_right(scores: Tensor, y: Tensor) -> Tensor:
+def num_correct(scores: Tensor, y: Tensor) -> Tensor:
     """How many rows have their largest score at y, on the device."""
     return (scores.argmax(dim=1) == y).sum()
 

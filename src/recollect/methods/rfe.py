@@ -23,6 +23,7 @@ from recollect.errors import UserError
 from recollect.methods._rfe_config import RFEConfig
 from recollect.methods._rfe_memory import Recall, RFEMemory
 from recollect.methods.learner import (
+    CachedFunctions,
     Learner,
     Method,
     Parameters,
@@ -33,12 +34,12 @@ from recollect.methods.learner import (
     Setup,
     Update,
     Validation,
+    num_correct,
     num_parameters,
-    num_right,
 )
 from recollect.nets import Network
 from recollect.precision import at_least_single
-from recollect.streams import Batch, Known, TaskData, TaskInfo
+from recollect.streams import Batch, TaskData, TaskInfo
 
 
 class RFELearner(Learner[RFEConfig]):
@@ -75,7 +76,7 @@ class RFELearner(Learner[RFEConfig]):
         if self.means is not None:
             self.means.grow(task.num_classes)
         else:
-            _warn_of_averaging(self.network.sizes(), task)
+            _warn_about_averaging(self.network.sizes(), task)
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
         yield self._fit(task)
@@ -106,7 +107,7 @@ class RFELearner(Learner[RFEConfig]):
             if alpha:  # α = 0 is plain fine-tuning of f_t
                 teacher = self.rfe.anchor if self.config.end_to_end else self.rfe.previous  # r leads to the anchor
                 assert teacher is not None
-                target = teacher.beside(x)
+                target = teacher.teacher_forward(x)
                 estimate = self.rfe.chain.hop(self.rfe.chain.num_hops - 1, f, x) if self.config.end_to_end else f
                 loss = loss + alpha * feature_estimation(estimate[now], target[now])
                 if past is not None:
@@ -117,24 +118,25 @@ class RFELearner(Learner[RFEConfig]):
         def validate(batch: Batch) -> Validation:
             logits = at_least_single(head(backbone(batch.x)))
             y = batch.y - first_unit
-            return Validation({"classifier": F.cross_entropy(logits, y)}, num_right(logits, y))
+            return Validation({"classifier": F.cross_entropy(logits, y)}, num_correct(logits, y))
 
         return Phase("fit", {"classifier": trained}, step, validate, self.setup.schedule, [backbone, head])
 
     def _retrospect(self, task: TaskInfo, groups: dict[str, list[torch.nn.Parameter]]) -> Phase:
         """Stage 2: h_{t+1} and r_t in one pass over the data, f_t frozen; each group has its own plateau."""
-        known = self._frozen_features()
-        recall = None
+        cached, recall = self._frozen_backbones(), None
         if self.past is not None and "retrospector" in groups:
-            recall = Recall(self.past, task.index, self.rfe, known, self.setup.key / "recall" / task.index)
+            recall = Recall(self.past, task.index, self.rfe)
+            key = self.setup.key / "recall" / task.index
+            cached = replace(cached, memory=self.past.memory, memory_key=key)
 
         def losses(batch: Batch) -> dict[str, Tensor]:
-            now, then = batch.known["now"], batch.known.get("then")
-            each = {
+            now, then = batch.cached["now"], batch.cached.get("then")
+            terms = {
                 "auxiliary": lambda: self.rfe.distill_loss(batch.x, now),
                 "retrospector": lambda: self.rfe.retrospect_loss(batch.x, now, then),
             }
-            return {name: each[name]() for name in groups}
+            return {name: terms[name]() for name in groups}
 
         def step(batch: Batch, update: Update) -> None:
             loss = torch.stack(list(losses(batch).values())).sum()
@@ -144,15 +146,15 @@ class RFELearner(Learner[RFEConfig]):
 
         epochs = self.config.retrospect_epochs or self.setup.schedule.epochs
         schedule = Schedule(epochs, self.config.retrospect_learning_rate, self.setup.schedule.patience)
-        return Phase("retrospect", groups, step, lambda batch: Validation(losses(batch)), schedule, [self.rfe], known)
+        return Phase("retrospect", groups, step, lambda batch: Validation(losses(batch)), schedule, [self.rfe], cached)
 
-    def _frozen_features(self) -> Known:
+    def _frozen_backbones(self) -> CachedFunctions:
         """f_t and the last anchor's f, which do not change in the second stage."""
         shape = self.setup.image_shape
         functions = {"now": folded(self.network.backbone, shape)}
         if self.rfe.anchor is not None:
             functions["then"] = folded(self.rfe.anchor.module, shape)
-        return Known(functions, self.config.views, self.config.views_megabytes << 20)
+        return CachedFunctions(functions, self.config.views, self.config.views_megabytes << 20)
 
     @torch.no_grad()
     def end_task(self, task: TaskInfo, data: TaskData) -> None:
@@ -227,8 +229,8 @@ class RFELearner(Learner[RFEConfig]):
         return Parameters(inference + num_parameters(*teachers), inference)
 
 
-def _warn_of_averaging(sizes: list[int], task: TaskInfo) -> None:
-    """Averaging ranks classes by their within-task probability, which not every stream can take."""
+def _warn_about_averaging(sizes: list[int], task: TaskInfo) -> None:
+    """Averaging ranks classes by their within-task probability, which does not suit every stream."""
     remedy = "where the task is unknown use identity='class-means'"
     if task.num_classes == 1:
         warnings.warn(

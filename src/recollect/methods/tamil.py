@@ -26,8 +26,8 @@ from recollect.methods.learner import (
     Setup,
     Update,
     Validation,
+    num_correct,
     num_parameters,
-    num_right,
 )
 from recollect.nets import Network
 from recollect.precision import at_least_single
@@ -85,7 +85,7 @@ class TAMiL(ReplayLearner[TAMiLConfig]):
             f = self.network.backbone(batch.x)
             logits = self.network.logits(self.attentions[task.index](f) * f)
             ce = self.network.cross_entropy(logits, batch.y, self.config.units)
-            return Validation({"classifier": ce}, num_right(logits[:, self.network.seen()], batch.y))
+            return Validation({"classifier": ce}, num_correct(logits[:, self.network.seen()], batch.y))
 
         yield replace(usual, groups=groups, validate=validate, training=[*usual.training, self.attentions])
 

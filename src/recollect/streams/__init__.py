@@ -6,13 +6,11 @@ from recollect.streams.images import ImageOptions
 from recollect.streams.pixels import Moves, Pixels
 from recollect.streams.protocol import Dataset, Protocol, Size, Source, StreamOptions
 from recollect.streams.split import Split, Stream, Task, TaskInfo, split_rows
-from recollect.streams.views import Known, Views
 
 __all__ = [
     "Batch",
     "Dataset",
     "ImageOptions",
-    "Known",
     "Moves",
     "Pixels",
     "Protocol",
@@ -25,7 +23,6 @@ __all__ = [
     "Task",
     "TaskData",
     "TaskInfo",
-    "Views",
     "augment",
     "build_stream",
     "open_stream",

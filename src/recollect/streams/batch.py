@@ -43,9 +43,12 @@ class Batch:
     y: Tensor
     pixels: Pixels
     key: Key
-    known: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the phase's frozen functions say of x."""
+    cached: Mapping[str, Tensor] = field(default_factory=dict)
+    """Outputs of the phase's `CachedFunctions` for x."""
     shard: Shard = UNSHARDED
+    recall: Callable[[Samples, Tensor], tuple[Tensor, Mapping[str, Tensor]]] | None = None
+    """For phases whose `CachedFunctions` name a memory: views of its samples, augmented where the mask is true, and the
+    functions' outputs for them."""
 
     def rng(self, purpose: str) -> torch.Generator:
         """A generator for one purpose of this step."""
