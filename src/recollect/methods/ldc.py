@@ -51,7 +51,7 @@ class LDC(SharedGaussians[LDCConfig]):
         f = self.network.backbone(batch.x)
         loss = self.network.cross_entropy(self.network.logits(f), batch.y, "task")
         if self.previous is not None and self.config.alpha:
-            loss = loss + self.config.alpha * feature_estimation(f, self.previous.beside(batch.x))
+            loss = loss + self.config.alpha * feature_estimation(f, self.previous.teacher_forward(batch.x))
         update(loss)
 
     @torch.no_grad()
