@@ -60,8 +60,9 @@ def fit_affine(old: Float[Tensor, "n d"], new: Float[Tensor, "n d"]) -> AffineMa
 
 
 def _decompose(z: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Left and right singular vectors and singular values, without directions of no variance."""
-    squares, right = torch.linalg.eigh(z.T @ z)
+    """Left singular vectors, singular values and right singular vectors, without directions of no variance."""
+    wide = z.shape[0] < z.shape[1]
+    squares, vectors = torch.linalg.eigh(z @ z.T if wide else z.T @ z)
     alive = squares > squares.amax() * 1e-10
-    singular, right = squares[alive].sqrt(), right[:, alive]
-    return z @ right / singular, singular, right
+    singular, vectors = squares[alive].sqrt(), vectors[:, alive]
+    return (vectors, singular, z.T @ vectors / singular) if wide else (z @ vectors / singular, singular, vectors)
