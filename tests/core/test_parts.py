@@ -12,13 +12,15 @@ from torch import nn
 from recollect.core import (
     AuxiliaryExtractor,
     Averaged,
-    ClassMeans,
     Frozen,
     GatedRetrospector,
+    Lesson,
     MLPRetrospector,
+    Reading,
     average,
     feature_estimation,
 )
+from recollect.core.identity import ClassMeans
 
 
 def count(*modules: nn.Module) -> int:
@@ -232,10 +234,10 @@ def test_class_means_against_loops_and_rank_tasks_of_one_class() -> None:
         means.grow(classes)
         labels = torch.arange(classes).repeat_interleave(20)
         features = torch.randn(20 * classes, 3) + torch.eye(3)[task + labels] * 6
-        means.record(task, features, labels)
+        means.learn(Lesson(labels, Reading(features, [features])))
         spaces.append((features, labels, classes))
     query, logits = [torch.randn(5, 3), torch.randn(5, 3) + 6], [torch.randn(5, 1), torch.randn(5, 2)]
-    found = means.evidence(query, logits)
+    found = means.evidence(Reading(query[-1], query), logits)
     for b in range(5):
         column = 0
         for (features, labels, classes), q, z in zip(spaces, query, logits, strict=True):
@@ -247,14 +249,15 @@ def test_class_means_against_loops_and_rank_tasks_of_one_class() -> None:
                 assert float(found[b, column]) == pytest.approx(expected, abs=1e-4)
                 column += 1
     first = [spaces[0][0][:5], spaces[0][0][:5]]  # images of the first task look the same in the second's space
-    assert (means.evidence(first, [torch.zeros(5, 1), torch.zeros(5, 2)]).argmax(1) == 0).all()
+    assert (means.evidence(Reading(first[-1], first), [torch.zeros(5, 1), torch.zeros(5, 2)]).argmax(1) == 0).all()
 
 
 def test_class_means_do_not_care_how_long_an_estimate_is() -> None:
     means = ClassMeans(4)
-    for task in range(2):
+    for _ in range(2):
         means.grow(2)
-        means.record(task, torch.randn(8, 4), torch.arange(8) % 2)
+        features = torch.randn(8, 4)
+        means.learn(Lesson(torch.arange(8) % 2, Reading(features, [features])))
     f, logits = torch.randn(3, 4), [torch.zeros(3, 2), torch.zeros(3, 2)]
-    whole, shrunk = means.evidence([f, f], logits), means.evidence([0.3 * f, f], logits)
+    whole, shrunk = (means.evidence(Reading(f, estimates), logits) for estimates in ([f, f], [0.3 * f, f]))
     assert torch.allclose(whole, shrunk, atol=1e-5)

@@ -369,7 +369,7 @@ def test_class_means_rank_tasks_of_one_class() -> None:
     learner = make_learner("rfe", stream, identity="class-means", epochs=3)
     engine = teach(learner, stream)
     assert engine.record.matrices["cil"][0][0] == 100
-    means = learner.means.get_buffer("means_2")
+    means = learner.identity.rule.get_buffer("means_2")
     data = TaskData(stream.tasks[2].train, stream.pixels, torch.device("cpu"), 4, Key(0))
     learner.eval()
     with torch.no_grad():
@@ -396,7 +396,7 @@ def test_class_means_follow_the_space_that_a_task_is_read_in() -> None:
         for past, (x, y) in enumerate(plain):
             f = spaces[learner.rfe.chain.domain(past)](x)
             expected = torch.stack([f[y == unit].mean(0) for unit in y.unique()])
-            assert torch.allclose(learner.means.get_buffer(f"means_{past}"), expected, atol=1e-5), (index, past)
+            assert torch.allclose(learner.identity.rule.get_buffer(f"means_{past}"), expected, atol=1e-5), (index, past)
 
 
 def test_alpha_zero_leaves_the_teacher_alone_in_stage_one() -> None:

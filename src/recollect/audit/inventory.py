@@ -37,7 +37,7 @@ KINDS = (
     (".teacher.", "moving average of the network"),
     (".stable.", "moving average of the network"),
     (".plastic.", "moving average of the network"),
-    (".means.", "class means"),
+    (".identity.", "class means and covariances"),
     (".fisher_", "importance of weights"),
     (".importance_", "importance of weights"),
     (".path_", "importance of weights"),

@@ -3,10 +3,11 @@
 from recollect.core.affine import AffineMap, fit_affine
 from recollect.core.auxiliary import AuxiliaryExtractor
 from recollect.core.chain import RetrospectorChain
+from recollect.core.discriminant import Discriminant
 from recollect.core.folding import folded
 from recollect.core.frozen import Averaged, Frozen
 from recollect.core.fused import fused
-from recollect.core.identity import ClassMeans, average
+from recollect.core.identity import Lesson, Reading, Rule, average, make_rule
 from recollect.core.objectives import feature_estimation
 from recollect.core.retrospector import GatedRetrospector, MLPRetrospector
 from recollect.core.rfe import RFE
@@ -17,15 +18,19 @@ __all__ = [
     "AffineMap",
     "AuxiliaryExtractor",
     "Averaged",
-    "ClassMeans",
     "ClassStatistics",
+    "Discriminant",
     "Frozen",
     "GatedRetrospector",
+    "Lesson",
     "MLPRetrospector",
+    "Reading",
     "RetrospectorChain",
+    "Rule",
     "average",
     "feature_estimation",
     "fit_affine",
     "folded",
     "fused",
+    "make_rule",
 ]

@@ -3,26 +3,85 @@
 average      p(c) = softmax(w_t(f̂_t))_c / N for c of task t: the paper's rule. It cannot rank tasks of one class, whose
              softmax is always 1, and it favours small tasks.
 class-means  p(c) ∝ softmax(w_t(f̂_t))_c exp(cos(f̂_t, μ_c) / τ), with μ_c the mean feature of class c when its task
-             ended: the head says which class of its task, the mean whether it looks like that class at all. Cosines,
-             because an estimate of an old feature is shorter than the feature was, and by distance every image would
-             lie near old tasks. It stores one vector per class and no image.
+             ended. It stores one vector per class.
+forward      p(c) ∝ N(z; μ_c, Σ) softmax(w_t(f̂_t))_c^λ with z = f(x) today. When a task ends, Gaussians of old classes
+             follow the space: an affine map from f_{t-1} to f_t on the task's images carries them along.
+anchored     the same with z = [g(x), f(x)], g the network as it was before the first task, which never moves.
+lda          Gaussians of task t in every space k ≤ t: p(c) = Π_{k<t} P_k(later than k) P_t(c), each P_k a discriminant
+             inside one space. When a task ends, those of space k follow the estimates f̂_k of the task's images.
+
+The last three store means and covariances and no image. Their priors are equal, so no class is preferred for the size
+of its task, and they rank classes within a task too. Which rule is better where: docs/methods/rfe.md.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from recollect.core.discriminant import Discriminant
 from recollect.precision import at_least_single
 
-Identity = Literal["average", "class-means"]
-TEMPERATURE = 0.2  # τ
-IDENTITIES: tuple[Identity, ...] = ("average", "class-means")
+Identity = Literal["average", "class-means", "forward", "anchored", "lda"]
+IDENTITIES: tuple[Identity, ...] = ("average", "class-means", "forward", "anchored", "lda")
+TEMPERATURE = 0.2  # τ of class-means
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the network says of some images."""
+
+    z: Float[Tensor, "b _"]
+    """Today's features; for `anchored` with those of the anchor before them."""
+    estimates: Sequence[Float[Tensor, "b d"]]
+    """f̂_t, the features in the space of each task."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a rule learns from when a task has ended: its images read today and as the network read them before it."""
+
+    labels: Int[Tensor, " n"]
+    """Classes of the task, counted from 0."""
+    now: Reading
+    before: Reading | None = None
+    """None in the first task, and where the rule does not need it."""
+    in_todays_space: Sequence[int] = ()
+    """Earlier tasks without a space of their own, which are read in today's (`stride` above 1)."""
+
+
+class Rule(nn.Module, ABC):
+    """Ranks classes by what was learned when their tasks ended."""
+
+    ranks_within_tasks = False
+    """Whether its scores also serve where the task is known; else the heads' do."""
+    learns = True
+    """Whether it stores anything when a task ends."""
+    follows_drift = False
+    """Whether it learns from how the network read a task's images before the task."""
+
+    @abstractmethod
+    def grow(self, num_classes: int) -> None:
+        """Make room for a task."""
+
+    @abstractmethod
+    def learn(self, lesson: Lesson) -> None:
+        """Take what is stored of the task that has just ended."""
+
+    @abstractmethod
+    def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
+        """A score of every class, the larger the likelier; `logits` are the heads' of each task."""
+
+    def read_buffers(self) -> list[Tensor]:
+        """What of its state is needed to read, and not only to learn more."""
+        return list(self.buffers())
 
 
 def average(logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
@@ -30,12 +89,28 @@ def average(logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
     return torch.cat([task.softmax(dim=1) for task in logits], dim=1) / len(logits)
 
 
-class ClassMeans(nn.Module):
-    """Class means in the feature space that each task is read in, grown task by task."""
+class Average(Rule):
+    """Stores nothing."""
 
-    def __init__(self, feature_dim: int) -> None:
+    learns = False
+
+    def grow(self, num_classes: int) -> None:
+        return
+
+    def learn(self, lesson: Lesson) -> None:
+        return
+
+    def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
+        return average(logits)
+
+
+class ClassMeans(Rule):
+    """Class means in the feature space that each task is read in; cosines, as estimates are shorter than features."""
+
+    def __init__(self, feature_dim: int, *, follows_drift: bool = False) -> None:
         super().__init__()
         self.feature_dim = feature_dim
+        self.follows_drift = follows_drift
         self.num_tasks = 0
 
     def grow(self, num_classes: int) -> None:
@@ -43,16 +118,15 @@ class ClassMeans(nn.Module):
         self.num_tasks += 1
 
     @torch.no_grad()
-    def record(self, task: int, features: Float[Tensor, "n d"], labels: Tensor) -> None:
-        """Take the means of a task's own features; `labels` count the task's classes from 0."""
-        means = self.get_buffer(f"means_{task}")
-        members = F.one_hot(labels, len(means)).to(features.dtype)  # [n, classes]
+    def learn(self, lesson: Lesson) -> None:
+        features = lesson.now.estimates[-1]
+        means = self.get_buffer(f"means_{self.num_tasks - 1}")
+        members = F.one_hot(lesson.labels, len(means)).to(features.dtype)  # [n, classes]
         means.copy_((members.T @ features) / members.sum(0).clamp(min=1)[:, None])
-
-    @torch.no_grad()
-    def shift(self, task: int, drift: Float[Tensor, " d"]) -> None:
-        """Move a task's means with the space that it is read in."""
-        self.get_buffer(f"means_{task}").add_(drift)
+        for task in lesson.in_todays_space:
+            assert lesson.before is not None
+            drift = lesson.now.estimates[task] - lesson.before.estimates[task]
+            self.get_buffer(f"means_{task}").add_(drift.mean(0))
 
     def cosines(self, features: Sequence[Float[Tensor, "b d"]]) -> list[Float[Tensor, "b _"]]:
         """cos(f̂_t, μ_c) of every class of each task."""
@@ -61,9 +135,89 @@ class ClassMeans(nn.Module):
             for task, f in enumerate(features)
         ]
 
-    def evidence(
-        self, features: Sequence[Float[Tensor, "b d"]], logits: Sequence[Float[Tensor, "b _"]]
-    ) -> Float[Tensor, "b units"]:
-        """log softmax(w_t(f̂_t))_c + cos(f̂_t, μ_c) / τ of every class, before they are made probabilities."""
-        pairs = zip(logits, self.cosines(features), strict=True)
-        return torch.cat([logit.log_softmax(dim=1) + cosine / TEMPERATURE for logit, cosine in pairs], dim=1)
+    def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
+        return log_softmaxes(logits) + torch.cat(self.cosines(reading.estimates), dim=1) / TEMPERATURE
+
+
+class Forward(Rule):
+    """One discriminant in today's space, for `forward` and `anchored`."""
+
+    ranks_within_tasks = follows_drift = True
+
+    def __init__(self, feature_dim: int, shrinkage: float, head_weight: float) -> None:
+        super().__init__()
+        self.head_weight = head_weight  # λ
+        self.first = 0  # class of the newest task
+        self.discriminant = Discriminant(feature_dim, shrinkage)
+
+    def grow(self, num_classes: int) -> None:
+        self.first = self.discriminant.statistics.num_classes
+        self.discriminant.grow(num_classes)
+
+    @torch.no_grad()
+    def learn(self, lesson: Lesson) -> None:
+        if lesson.before is not None:
+            self.discriminant.follow(lesson.before.z, lesson.now.z)
+        self.discriminant.add(lesson.now.z, lesson.labels + self.first)
+        self.discriminant.refresh()
+
+    def read_buffers(self) -> list[Tensor]:
+        return [self.discriminant.weight, self.discriminant.bias]
+
+    def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
+        scores: Tensor = self.discriminant(at_least_single(reading.z))
+        return scores.log_softmax(dim=1) + self.head_weight * log_softmaxes(logits)
+
+
+class Nested(Rule):
+    """A discriminant in each task's own space, over its classes and all later ones."""
+
+    ranks_within_tasks = follows_drift = True
+
+    def __init__(self, feature_dim: int, shrinkage: float, head_weight: float) -> None:
+        super().__init__()
+        self.feature_dim, self.shrinkage, self.head_weight = feature_dim, shrinkage, head_weight
+        self.sizes: list[int] = []
+        self.spaces = nn.ModuleList()
+
+    def grow(self, num_classes: int) -> None:
+        self.spaces.append(Discriminant(self.feature_dim, self.shrinkage))
+        for space in self.spaces:
+            space.grow(num_classes)  # type: ignore[operator]
+        self.sizes.append(num_classes)
+
+    @torch.no_grad()
+    def learn(self, lesson: Lesson) -> None:
+        for task, (space, now) in enumerate(zip(self.spaces, lesson.now.estimates, strict=True)):
+            assert isinstance(space, Discriminant)
+            if lesson.before is not None and task < len(lesson.before.estimates):
+                space.follow(lesson.before.estimates[task], now)
+            space.add(now, lesson.labels + sum(self.sizes[task:-1]))
+            space.refresh()
+
+    def read_buffers(self) -> list[Tensor]:
+        return [buffer for space in self.spaces for buffer in space.buffers(recurse=False)]
+
+    def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
+        later, scores = torch.zeros_like(logits[0][:, :1]), []
+        for space, size, estimate in zip(self.spaces, self.sizes, reading.estimates, strict=True):
+            own, others = space(at_least_single(estimate)).log_softmax(dim=1).tensor_split([size], dim=1)
+            scores.append(later + own)
+            later = later + others.logsumexp(dim=1, keepdim=True) if others.shape[1] else later
+        return torch.cat(scores, dim=1) + self.head_weight * log_softmaxes(logits)
+
+
+def log_softmaxes(logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
+    """Each task's log-softmax over its own units, side by side."""
+    return torch.cat([task.log_softmax(dim=1) for task in logits], dim=1)
+
+
+def make_rule(identity: Identity, feature_dim: int, *, stride: int, shrinkage: float, head_weight: float) -> Rule:
+    """The rule of that name."""
+    if identity == "average":
+        return Average()
+    if identity == "class-means":
+        return ClassMeans(feature_dim, follows_drift=stride > 1)
+    if identity == "lda":
+        return Nested(feature_dim, shrinkage, head_weight)
+    return Forward(feature_dim * (2 if identity == "anchored" else 1), shrinkage, head_weight)

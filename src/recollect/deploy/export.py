@@ -63,7 +63,7 @@ class Graph(nn.Module):
         f = learner.network.backbone(x)
         estimates = learner.rfe.rewind(x, f)
         logits = [head(estimate) for head, estimate in zip(learner.network.heads, estimates, strict=True)]
-        evidence = learner.means.evidence(estimates, logits)
+        evidence = learner.identity.evidence(x, f, estimates, logits)
         across = (evidence.log_softmax(1) / self.temperature).softmax(1)
         parts = evidence.split([each.shape[1] for each in logits], 1)
         within = [each.log_softmax(1) / t for each, t in zip(parts, self.temperatures, strict=True)]

@@ -36,6 +36,9 @@ class Outputs(NamedTuple):
     """The same given the task, for each task's units."""
 
 
+CLASS_MEANS = ("means.", "identity.rule.", 1)  # what models before version 2 called them, and what they are called
+
+
 def build(
     settings: Settings, backbone: nn.Module | None = None, patience: int = 0, *, restored: bool = True
 ) -> RFELearner:
@@ -75,7 +78,9 @@ def restore_learner(model: Model, runtime: Runtime, backbone: nn.Module | None =
     for info in infos(model):
         learner.begin_task(info)
     try:
-        learner.load_deployable_state(model.tensors)
+        learner.load_deployable_state(
+            {name.replace(*CLASS_MEANS) if name.startswith("means.") else name: t for name, t in model.tensors.items()}
+        )
     except (RuntimeError, KeyError) as error:
         raise UserError(f"the model's weights do not fit its settings ({error})") from error
     runtime.place(learner)

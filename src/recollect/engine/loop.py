@@ -7,7 +7,7 @@ order for the same seed, and going on from any step needs no generator state.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -27,9 +27,10 @@ from recollect.errors import StoppedError, UserError
 from recollect.methods import Learner
 from recollect.metrics import on_principal_axes, shown_rows
 from recollect.rng import Key
-from recollect.streams import Split, Stream, Task, TaskData
+from recollect.streams import Split, Stream, Task, TaskData, TaskInfo
 
 MISFITS = (RuntimeError, TypeError, KeyError, ValueError, AttributeError, IndexError)
+BATCH_SIZE = 256  # where the learner sees images without training
 EVALUATIONS = ("til", "cil", "til_without_chain")
 
 
@@ -125,6 +126,8 @@ class Engine:
         train = Split.concatenate([task.train for task in lesson])
         validation = Split.concatenate([task.validation for task in lesson])
         key = self.key / "task" / last.index
+        if under_way is None:
+            self._show(lesson, key / "prepare", self.learner.prepare_task)
         number = -1
         for number, phase in enumerate(self.learner.phases(last)):
             if under_way is None or number >= under_way.phase:
@@ -148,11 +151,15 @@ class Engine:
                 self._run(fit, done, number)
         if under_way is not None and not 0 <= under_way.phase <= number:
             raise self._misfit()
+        self._show(lesson, key / "end", self.learner.end_task)
+
+    def _show(self, lesson: Sequence[Task], key: Key, see: Callable[[TaskInfo, TaskData], None]) -> None:
+        """Let the learner see each task's images as they are; all ranks then have the main one's state."""
         self.learner.eval()
         for task in lesson:
+            data = TaskData(task.train, self.stream.pixels, self.runtime.device, BATCH_SIZE, key / task.info.index)
             with self.runtime.autocast():
-                data = TaskData(task.train, self.stream.pixels, self.runtime.device, 256, key / "end" / task.info.index)
-                self.learner.end_task(task.info, data)
+                see(task.info, data)
         self.runtime.world.broadcast_(self.learner.state_dict().values())
 
     def _begin(self, lesson: Sequence[Task]) -> None:
@@ -225,15 +232,7 @@ class Engine:
             shown = on_principal_axes(original, original[shown_rows(len(original))]) if len(original) else []
             record.scatter.append({"original": shown, "drifted": [], "rectified": []})
         found = [measure_drift(self.learner, tasks[j], self.originals[j], pixels, self.runtime) for j in range(now)]
-        for kept, row in (
-            (record.drifted, [d.drifted for d in found]),
-            (record.rectified, [d.rectified for d in found]),
-        ):
-            kept += [[None] * len(tasks) for _ in range(now - len(kept))]
-            kept.append([*row, *[None] * (len(tasks) - len(row))])
-        for place, drift in zip(record.scatter, found, strict=False):
-            place["drifted"].append(drift.drifted_points)
-            place["rectified"].append(drift.rectified_points)
+        record.add_drift(found, len(tasks))
 
     def _save(self, done: int, number: int = 0, fit: Fit | None = None) -> None:
         """Save the state after `done` lessons or, within the next one, inside a phase."""

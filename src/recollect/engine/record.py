@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from time import perf_counter
 from typing import Any
 
 import msgspec
+
+from recollect.engine.evaluation import Drift
 
 
 @dataclass
@@ -26,6 +29,18 @@ class Record:
 
     def spend(self, what: str, since: float) -> None:
         self.seconds[what] = self.seconds.get(what, 0.0) + perf_counter() - since
+
+    def add_drift(self, drifts: Sequence[Drift], num_tasks: int) -> None:
+        """What was measured of every earlier task's features."""
+        for matrix, row in (
+            (self.drifted, [drift.drifted for drift in drifts]),
+            (self.rectified, [drift.rectified for drift in drifts]),
+        ):
+            matrix += [[None] * num_tasks for _ in range(len(drifts) - len(matrix))]
+            matrix.append([*row, *[None] * (num_tasks - len(row))])
+        for points, drift in zip(self.scatter, drifts, strict=False):
+            points["drifted"].append(drift.drifted_points)
+            points["rectified"].append(drift.rectified_points)
 
     @classmethod
     def from_json(cls, values: dict[str, Any], num_tasks: int) -> Record:

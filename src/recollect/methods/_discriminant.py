@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recollect.core import ClassStatistics, folded
+from recollect.core import Discriminant, folded
 from recollect.errors import UserError
 from recollect.methods.learner import Learner, Parameters, Phase, Reader, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
@@ -131,22 +131,28 @@ class LinearLearner(StatisticsLearner[Config], ABC):
         return Parameters(super().parameter_counts().training, inference)
 
 
-class SharedGaussians(LinearLearner[Shrunk], ABC):
+class SharedGaussians(StatisticsLearner[Shrunk], ABC):
     """The linear discriminant of class means and one shared covariance."""
 
     def __init__(self, network: Network, config: Shrunk, setup: Setup) -> None:
         super().__init__(network, config, setup)
-        self.statistics = ClassStatistics(network.feature_dim)
+        shrinkage = config.shrinkage
+        self.discriminant = Discriminant(network.feature_dim, "oas" if shrinkage == -1 else shrinkage)
 
     def grow(self, num_classes: int) -> None:
-        super().grow(num_classes)
-        self.statistics.grow(num_classes)
+        self.discriminant.grow(num_classes)
 
     def collect(self, z: Tensor, labels: Tensor) -> None:
-        self.statistics.add(z, labels)
+        self.discriminant.add(z, labels)
 
     def refresh(self) -> None:
-        shrinkage = self.config.shrinkage
-        weight, bias = self.statistics.discriminant("oas" if shrinkage == -1 else shrinkage)
-        self.weight.copy_(weight)
-        self.bias.copy_(bias)
+        self.discriminant.refresh()
+
+    def rank(self, z: Tensor) -> Tensor:
+        scores: Tensor = self.discriminant(z)
+        return scores
+
+    def parameter_counts(self) -> Parameters:
+        """Reading needs the backbone, W and b alone."""
+        read = self.discriminant.weight.numel() + self.discriminant.bias.numel()
+        return Parameters(super().parameter_counts().training, num_parameters(self.network.backbone) + read)

@@ -44,7 +44,13 @@ class RFEConfig:
     teacher_statistics: Statistics = "adapting"
     """BatchNorm of f_{t-1} beside the training f_t: frozen, batch, adapting."""
     identity: Identity = "average"
-    """How classes of different tasks are ranked: average (the paper), class-means."""
+    """How classes of different tasks are ranked: average (the paper), class-means, forward, anchored, lda."""
+    shrinkage: float = 0.2
+    """Share of the identity in the covariance of forward, anchored and lda, from 0 to 1."""
+    head_weight: float = 0.5
+    """Weight of the heads' log-probabilities beside the Gaussians of forward, anchored and lda, λ."""
+    gentle: Literal["never", "always", "pretrained"] = "never"
+    """Start heads as discriminants and keep BatchNorm's stored statistics: never, always, with pretrained backbones."""
     retrospect_epochs: int = 0
     """Epochs of the second stage; 0 for as many as in the first."""
     retrospect_learning_rate: float = 5e-3
@@ -62,6 +68,7 @@ class RFEConfig:
             ("pool", self.pool, ("max", "mean")),
             ("teacher_statistics", self.teacher_statistics, STATISTICS),
             ("identity", self.identity, IDENTITIES),
+            ("gentle", self.gentle, ("never", "always", "pretrained")),
         ):
             if value not in choices:
                 raise UserError(f"{name} is one of {', '.join(choices)}; got {value!r}")
@@ -79,6 +86,11 @@ class RFEConfig:
             raise UserError(
                 "stored features of tasks between anchors have no space to be compared in; with stride above 1 "
                 "use memory_target=view"
+            )
+        if not 0 <= self.shrinkage <= 1 or self.head_weight < 0:
+            raise UserError(
+                "shrinkage is a share from 0 to 1 and head_weight cannot be negative, "
+                f"got {self.shrinkage} and {self.head_weight}"
             )
         if self.end_to_end and self.alpha == 0:
             raise UserError("end to end only alpha trains the retrospectors; give it a positive alpha, got 0")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from recollect.core import Frozen, feature_estimation, fit_affine
+from recollect.core import Frozen, feature_estimation
 from recollect.errors import UserError
 from recollect.methods._discriminant import SharedGaussians, ShrinkageConfig
 from recollect.methods.learner import Method, Parameters, Setup, Update, num_parameters
@@ -58,7 +58,7 @@ class LDC(SharedGaussians[LDCConfig]):
     def end_task(self, task: TaskInfo, data: TaskData) -> None:
         if self.previous is not None:
             old, new = self._features(self.previous, data), self._features(self.network.backbone, data)
-            self.statistics.push(*fit_affine(old, new))
+            self.discriminant.follow(old, new)
         super().end_task(task, data)
 
     def _features(self, backbone: nn.Module, data: TaskData) -> Tensor:

@@ -161,6 +161,10 @@ class Learner(nn.Module, ABC, Generic[Config]):
         """Grow modules; nothing else."""
         self.network.begin_task(task.num_classes)
 
+    def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
+        """Set what training starts from, by the task's unaugmented training images."""
+        return
+
     @abstractmethod
     def phases(self, task: TaskInfo) -> Iterable[Phase]:
         """The training of a task, in order."""

@@ -10,17 +10,18 @@ S is nothing (RFE), samples of the last k tasks (RFE-P) or a reservoir over all 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recollect.core import RFE, ClassMeans, average, feature_estimation, folded, fused
+from recollect.core import RFE, feature_estimation, folded, fused
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.errors import UserError
 from recollect.methods._rfe_config import RFEConfig
+from recollect.methods._rfe_identity import TaskIdentity, discriminant_head
 from recollect.methods._rfe_memory import Recall, RFEMemory
 from recollect.methods.learner import (
     CachedFunctions,
@@ -40,6 +41,8 @@ from recollect.methods.learner import (
 from recollect.nets import Network
 from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskData, TaskInfo
+
+Evidence = Callable[[Tensor, Tensor, list[Tensor], list[Tensor]], Tensor]
 
 
 class RFELearner(Learner[RFEConfig]):
@@ -64,19 +67,31 @@ class RFELearner(Learner[RFEConfig]):
             teacher_statistics=config.teacher_statistics,
             end_to_end=config.end_to_end,
         )
-        self.means = ClassMeans(network.feature_dim) if config.identity == "class-means" else None
+        self.identity = TaskIdentity(config, network.backbone, network.feature_dim)
+        is_pretrained = getattr(network.backbone, "normalisation", None) is not None
+        self.is_gentle = config.gentle == "always" or (config.gentle == "pretrained" and is_pretrained)
         self.past = None if config.keep == "none" else RFEMemory(config, network.feature_dim, setup.image_shape)
 
     def begin_task(self, task: TaskInfo) -> None:
+        self.identity.begin_task(task, self.network.backbone, self.rfe.chain)
+        self.identity.to(self.network.task_of_unit.device)
         if task.index:
             self.rfe.end_task(self.network.backbone)  # nothing has moved since task t-1 ended: this is f_{t-1}
         super().begin_task(task)
         with (self.setup.key / "retrospectors" / task.index).initialising():
             self.rfe.begin_task()
-        if self.means is not None:
-            self.means.grow(task.num_classes)
-        else:
+        if self.config.identity == "average":
             _warn_about_averaging(self.network.sizes(), task)
+
+    @torch.no_grad()
+    def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
+        """Start the new head as the discriminant of the features that it will be trained on."""
+        if self.is_gentle:
+            pairs = [(at_least_single(self.network.backbone(batch.x)), batch.y) for batch in data.batches()]
+            labels = torch.cat([y for _, y in pairs]) - self.network.units(task.index).start
+            f = torch.cat([f for f, _ in pairs])
+            weight, bias = discriminant_head(f, labels, task.num_classes, self.config.shrinkage)
+            self.network.heads[task.index].load_state_dict({"weight": weight, "bias": bias})
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
         yield self._fit(task)
@@ -120,7 +135,8 @@ class RFELearner(Learner[RFEConfig]):
             y = batch.y - first_unit
             return Validation({"classifier": F.cross_entropy(logits, y)}, num_correct(logits, y))
 
-        return Phase("fit", {"classifier": trained}, step, validate, self.setup.schedule, [backbone, head])
+        awake = [head] if self.is_gentle else [backbone, head]
+        return Phase("fit", {"classifier": trained}, step, validate, self.setup.schedule, awake)
 
     def _retrospect(self, task: TaskInfo, groups: dict[str, list[torch.nn.Parameter]]) -> Phase:
         """Stage 2: h_{t+1} and r_t in one pass over the data, f_t frozen; each group has its own plateau."""
@@ -161,51 +177,33 @@ class RFELearner(Learner[RFEConfig]):
         backbone = self.network.backbone
         if self.past is not None:
             self.past.write(task.index, data, backbone, self.rfe)
-        if self.means is not None:
-            pairs = [(at_least_single(backbone(batch.x)), batch.y) for batch in data.batches()]
-            labels = torch.cat([y for _, y in pairs]) - self.network.units(task.index).start
-            features = torch.cat([f for f, _ in pairs])
-            self.means.record(task.index, features, labels)
-            self._shift_means(task.index, data, features)
-
-    def _shift_means(self, current: int, data: TaskData, features: Tensor) -> None:
-        """Tasks between anchors are read in today's space: their means follow the drift of the current task's images.
-
-        An estimate, since images of the old classes are gone. A task whose anchor came before stays where it is.
-        """
-        moving = [task for task in range(current) if self.rfe.chain.domain(task) == current]
-        if self.means is None or not moving:
-            return
-        assert self.rfe.previous is not None
-        before = torch.cat([at_least_single(self.rfe.previous(batch.x)) for batch in data.batches()])
-        for task in moving:
-            self.means.shift(task, (features - before).mean(0))
+        self.identity.end_task(task, self.network.units(task.index).start, data, backbone, self.rfe.chain)
 
     def scores(self, x: Tensor) -> Scores:
         f, estimates = self.features(x)
-        return replace(self._scores(estimates), til_without_chain=at_least_single(self.network.logits(f)))
+        without_chain = at_least_single(self.network.logits(f))
+        return replace(self._scores(x, f, estimates, self.identity.evidence), til_without_chain=without_chain)
 
     def reader(self, dtype: torch.dtype | None = None, *, without_chain: bool = False) -> Reader:
         backbone = folded(self.network.backbone, self.setup.image_shape, dtype)
         rewind = fused(self.rfe.chain, dtype)
+        evidence = self.identity.reader(self.setup.image_shape, dtype)
 
         def read(x: Tensor) -> Scores:
             f = backbone(x)
-            scores = self._scores([*rewind(x, f), *[f] * self._num_unlearned()])
+            scores = self._scores(x, f, [*rewind(x, f), *[f] * self._num_unlearned()], evidence)
             if not without_chain:
                 return scores
             return replace(scores, til_without_chain=at_least_single(self.network.logits(f)))
 
         return read
 
-    def _scores(self, estimates: list[Tensor]) -> Scores:
+    def _scores(self, x: Tensor, f: Tensor, estimates: list[Tensor], evidence: Evidence) -> Scores:
         logits = [at_least_single(head(estimate)) for head, estimate in zip(self.network.heads, estimates, strict=True)]
         learned = self.rfe.num_tasks
-        if self.means is None or not learned:  # nothing is learned yet where fixed heads are read at the start
-            cil = average(logits[: max(learned, 1)])
-        else:
-            cil = self.means.evidence(estimates[:learned], logits[:learned])  # ranks as its softmax does
-        return Scores(til=torch.cat(logits, dim=1), cil=cil)
+        cil = evidence(x, f, estimates[:learned], logits[:learned] or logits)
+        within = [cil, *logits[learned:]] if self.identity.rule.ranks_within_tasks and learned else logits
+        return Scores(til=torch.cat(within, dim=1), cil=cil)
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         f = self.network.backbone(x)
@@ -216,22 +214,24 @@ class RFELearner(Learner[RFEConfig]):
         return len(self.network.heads) - self.rfe.num_tasks
 
     def deployable_state(self) -> dict[str, Tensor]:
-        """Everything but the adapter and the teacher that the start of the next task replaces."""
+        """Everything but the adapter and the copies of the network that the start of the next task replaces."""
         is_anchor = self.rfe.chain.is_anchor(self.rfe.chain.current)
-        replaced = ("rfe.adapter.", "rfe.recent.", *["rfe.anchor."] * is_anchor)
+        replaced = ("rfe.adapter.", "rfe.recent.", "identity.before.", *["rfe.anchor."] * is_anchor)
         return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith(replaced)}
 
     def parameter_counts(self) -> Parameters:
         """Network and completed hops; while training also the teachers. h_{t+1}, without its r yet, is not counted."""
         chain = self.rfe.chain
         inference = num_parameters(self.network, chain.retrospectors, chain.auxiliaries[: chain.num_hops])
+        inference += sum(buffer.numel() for buffer in self.identity.rule.read_buffers())
+        inference += num_parameters(*(part for part in [self.identity.origin] if part is not None))
         teachers = [teacher for teacher in (self.rfe.anchor, self.rfe.recent) if teacher is not None]
-        return Parameters(inference + num_parameters(*teachers), inference)
+        return Parameters(inference + num_parameters(*teachers, self.identity.before), inference)
 
 
 def _warn_about_averaging(sizes: list[int], task: TaskInfo) -> None:
     """Averaging ranks classes by their within-task probability, which does not suit every stream."""
-    remedy = "where the task is unknown use identity='class-means'"
+    remedy = "where the task is unknown use identity='forward'"
     if task.num_classes == 1:
         warnings.warn(
             f"identity='average' cannot rank a task of one class, whose softmax is always 1; {remedy}", stacklevel=3
@@ -244,6 +244,7 @@ METHODS = {
     "rfe": Method(RFELearner, RFEConfig(), "the paper's method; keeps no data"),
     "rfe-p": Method(RFELearner, RFEConfig(keep="previous"), "RFE with samples of the last task"),
     "rfe-b": Method(RFELearner, RFEConfig(keep="reservoir"), "RFE with a reservoir that also tunes the whole chain"),
+    "rfe-plus": Method(RFELearner, RFEConfig(identity="forward", gentle="pretrained"), "RFE for unknown tasks"),
     "rfe-e2e": Method(RFELearner, RFEConfig(end_to_end=True), "RFE trained end to end, without a second stage"),
     "rfe-mlp-residual": Method(RFELearner, RFEConfig(form="mlp-residual"), "ablation: r = MLP([f, h]) + f"),
     "rfe-mlp-projection": Method(RFELearner, RFEConfig(form="mlp-projection"), "ablation: r = MLP([f, h])"),
