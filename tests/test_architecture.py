@@ -33,9 +33,9 @@ ALLOWED = {
     "engine": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods"},
     "runs": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine"},
     "testing": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "runs"},
-    "sweeps": LEAVES | {"nets", "streams", "engine", "runs"},
+    "sweeps": LEAVES | {"nets", "streams", "methods", "engine", "runs"},
     "deploy": LEAVES | {"core", "nets", "streams", "metrics", "methods", "engine", "runs"},
-    "audit": LEAVES | {"streams", "engine", "runs"},
+    "audit": LEAVES | {"streams", "methods", "engine", "runs"},
     "report": LEAVES | {"metrics", "runs"},
     "cli": LEAVES
     | {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,35 +19,17 @@ from torch import Tensor
 
 from recollect.audit.files import INCOMPLETE, Stored, files_of, open_layout, read_pieces, unreadable, whole_number
 from recollect.errors import UserError
+from recollect.methods import methods
 from recollect.storage import UNFINISHED, read_json
 
 KNOWN_FILES = {"config.json", "data.json", "events.jsonl", "result.json", "state.json", "model.json", "lock"}
 MAX_TEXT = 64 << 20  # bytes of a text file that a run writes
 MAX_COUNT = 1 << 40  # samples or tasks that a config may name
-KINDS = (
-    ("fit.", "state of the optimiser"),
-    ("drift.", "features of a task's test images, for the drift report"),
-    (".past.", "memory of RFE"),
-    (".memory.", "memory"),
-    (".retrospectors.", "retrospector"),
-    (".auxiliaries.", "auxiliary extractor"),
-    (".adapter.", "adapter of the second stage"),
-    (".anchor.", "frozen copy of the network"),
-    (".recent.", "frozen copy of the network"),
-    (".previous.", "frozen copy of the network"),
-    (".teacher.", "moving average of the network"),
-    (".stable.", "moving average of the network"),
-    (".plastic.", "moving average of the network"),
-    (".identity.", "class means and covariances"),
-    (".fisher_", "importance of weights"),
-    (".importance_", "importance of weights"),
-    (".path_", "importance of weights"),
-    (".anchor_", "weights after the last task"),
-    (".attentions.", "attention of a task"),
-    (".experts.", "expert of a task"),
-    (".backbone.", "network"),
-    (".heads.", "network"),
-)
+FILE_PARTS = {
+    "fit": "state of the optimiser",
+    "drift": "features of a task's test images, for the drift report",
+}
+COMMON = {"memory": "memory", "backbone": "network", "heads": "network"}
 
 
 @dataclass(frozen=True)
@@ -128,17 +111,18 @@ def take_stock(folder: Path) -> Audit:
     paths = files_of(folder)
     if not any(path.name in ("config.json", "model.json") or path.suffix == ".safetensors" for path in paths):
         raise UserError(f"{folder} holds no run and no model, so nothing can be said of it; check the path")
+    config = folder / "config.json"
+    settings = read_json(config, dict[str, Any], INCOMPLETE) if config.exists() else {}
+    labels = _labels(settings)
     entries, stores, others = [], [], []
     for path in paths:
         if path.suffix == ".safetensors":
             for stored in open_layout(path).tensors:
                 num_bytes = stored.end - stored.begin
-                entries.append(Entry(path, stored.name, kind_of(stored.name), stored.shape, num_bytes))
+                entries.append(Entry(path, stored.name, kind_of(stored.name, labels), stored.shape, num_bytes))
             stores += stores_of(path)
         if path.is_symlink() or (path.suffix != ".safetensors" and not _is_known(path)):
             others.append(path)
-    config = folder / "config.json"
-    settings = read_json(config, dict[str, Any], INCOMPLETE) if config.exists() else {}
     return Audit(folder, entries, stores, others, settings)
 
 
@@ -194,9 +178,27 @@ def _count_used(path: Path, images: Stored, first: int) -> int:
     return sum(any(piece.count(0) < len(piece) for piece in read_pieces(path, at, at + row)) for at in begins)
 
 
-def kind_of(name: str) -> str:
-    """What a tensor is, by its name."""
-    return next((kind for part, kind in KINDS if part in f".{name}" or name.startswith(part)), "other")
+def _labels(settings: dict[str, Any]) -> dict[str, str]:
+    """What the methods' tensors are: those of the folder's own method first, then of all others."""
+    rows, method = methods(), settings.get("method")
+    name = method.get("name") if isinstance(method, dict) else None
+    own = [rows[name].contents] if isinstance(name, str) and name in rows else []
+    labels: dict[str, str] = {}
+    for contents in (*own, *(row.contents for row in rows.values()), COMMON):
+        for part, label in contents.items():
+            labels.setdefault(part, label)
+    return labels
+
+
+def kind_of(name: str, labels: Mapping[str, str]) -> str:
+    """What a tensor is, by the attributes in its name."""
+    parts = name.split(".")
+    if parts[0] in FILE_PARTS:
+        return FILE_PARTS[parts[0]]
+    for label, kind in labels.items():
+        if any(part == label or (label.endswith("_") and part.startswith(label)) for part in parts):
+            return kind
+    return "other"
 
 
 def _list(tasks: tuple[int, ...] | list[int]) -> str:

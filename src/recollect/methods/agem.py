@@ -54,4 +54,13 @@ def project(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> None:
         g.sub_(share * r)
 
 
-METHODS = {"agem": Method(AGEM, ReplayConfig(), "projects the gradient when it conflicts with the replay gradient")}
+METHODS = {
+    "agem": Method(
+        AGEM,
+        ReplayConfig(),
+        "projects the gradient when it conflicts with the replay gradient",
+        cost=2.0,
+        colour="tab:cyan",
+        order=60,
+    )
+}

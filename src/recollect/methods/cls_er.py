@@ -93,4 +93,15 @@ def better(stable: Tensor, plastic: Tensor, labels: Tensor) -> Tensor:
     return torch.where(confidence[0] > confidence[1], stable, plastic)
 
 
-METHODS = {"cls-er": Method(CLSER, CLSERConfig(), "replay distilled from plastic and stable moving averages")}
+METHODS = {
+    "cls-er": Method(
+        CLSER,
+        CLSERConfig(),
+        "replay distilled from plastic and stable moving averages",
+        cost=2.4,
+        copies=3,
+        contents={"stable": "moving average of the network", "plastic": "moving average of the network"},
+        colour="tab:brown",
+        order=120,
+    )
+}

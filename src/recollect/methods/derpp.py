@@ -69,4 +69,13 @@ def known_error(z: Tensor, stored: Tensor, num_units: Tensor) -> Tensor:
     return ((z - stored).square() * known).sum() / known.sum()
 
 
-METHODS = {"derpp": Method(DERpp, DERppConfig(), "squared error to stored logits and cross-entropy on replay")}
+METHODS = {
+    "derpp": Method(
+        DERpp,
+        DERppConfig(),
+        "squared error to stored logits and cross-entropy on replay",
+        cost=1.8,
+        colour="tab:purple",
+        order=80,
+    )
+}

@@ -22,4 +22,13 @@ class ER(ReplayLearner[ReplayConfig]):
         self.remember(batch)
 
 
-METHODS = {"er": Method(ER, ReplayConfig(), "cross-entropy on a replayed batch from a reservoir")}
+METHODS = {
+    "er": Method(
+        ER,
+        ReplayConfig(),
+        "cross-entropy on a replayed batch from a reservoir",
+        cost=1.8,
+        colour="tab:orange",
+        order=70,
+    )
+}

@@ -33,4 +33,13 @@ class ERACE(ReplayLearner[ReplayConfig]):
         self.remember(batch)
 
 
-METHODS = {"er-ace": Method(ERACE, ReplayConfig(), "incoming cross-entropy over the current classes only")}
+METHODS = {
+    "er-ace": Method(
+        ERACE,
+        ReplayConfig(),
+        "incoming cross-entropy over the current classes only",
+        cost=1.8,
+        colour="goldenrod",
+        order=90,
+    )
+}

@@ -91,4 +91,15 @@ def distillation(z: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     return temperature**2 * F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
 
 
-METHODS = {"er-mkd": Method(ERMKD, ERMKDConfig(), "replay distilled from a moving average of the network")}
+METHODS = {
+    "er-mkd": Method(
+        ERMKD,
+        ERMKDConfig(),
+        "replay distilled from a moving average of the network",
+        cost=2.3,
+        copies=2,
+        contents={"teacher": "moving average of the network"},
+        colour="tab:pink",
+        order=100,
+    )
+}

@@ -73,4 +73,14 @@ class EWC(Learner[EWCConfig]):
             self.get_buffer(f"anchor_{index}").copy_(parameter.detach())
 
 
-METHODS = {"ewc": Method(EWC, EWCConfig(), "quadratic penalty weighted by Fisher information; keeps no data")}
+METHODS = {
+    "ewc": Method(
+        EWC,
+        EWCConfig(),
+        "quadratic penalty weighted by Fisher information; keeps no data",
+        cost=1.1,
+        copies=3,
+        contents={"fisher_": "importance of weights", "anchor_": "weights after the last task"},
+        order=30,
+    )
+}

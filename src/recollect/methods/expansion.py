@@ -82,4 +82,13 @@ class Expansion(Learner[ExpansionConfig]):
         return Parameters(num_parameters(self.experts), num_parameters(self.experts))
 
 
-METHODS = {"expansion": Method(Expansion, ExpansionConfig(), "a weak extractor with its own head for each task, alone")}
+METHODS = {
+    "expansion": Method(
+        Expansion,
+        ExpansionConfig(),
+        "a weak extractor with its own head for each task, alone",
+        cost=0.3,
+        contents={"experts": "expert of a task"},
+        order=50,
+    )
+}

@@ -18,4 +18,12 @@ class Finetune(Learner[BaselineConfig]):
         update(self.network.cross_entropy(self.network(batch.x), batch.y, self.config.units))
 
 
-METHODS = {"finetune": Method(Finetune, BaselineConfig(), "no protection, the lower bound")}
+METHODS = {
+    "finetune": Method(
+        Finetune,
+        BaselineConfig(),
+        "no protection, the lower bound",
+        colour="tab:red",
+        order=10,
+    )
+}

@@ -20,4 +20,11 @@ class Joint(Learner[BaselineConfig]):
         update(self.network.cross_entropy(self.network(batch.x), batch.y, self.config.units))
 
 
-METHODS = {"joint": Method(Joint, BaselineConfig(), "all tasks at once, the upper bound")}
+METHODS = {
+    "joint": Method(
+        Joint,
+        BaselineConfig(),
+        "all tasks at once, the upper bound",
+        order=0,
+    )
+}

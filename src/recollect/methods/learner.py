@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import torch
@@ -237,11 +238,21 @@ def num_parameters(*modules: nn.Module) -> int:
 
 
 class Method(NamedTuple):
-    """A row of a method file's table: the learner and its default config."""
+    """A row of a method file's table: the learner, its default config, and all that other parts of recollect show."""
 
     learner: type[Learner[Any]]
     config: Any
     about: str
+    cost: float = 1.0
+    """Training time relative to training the backbone alone (docs/speed.md), for estimates of sweeps."""
+    copies: int = 1
+    """Copies of the network's weights in a checkpoint, or as many values per weight, for estimates of disk space."""
+    contents: Mapping[str, str] = MappingProxyType({})
+    """What its tensors are, for `recollect audit`: by the name of an attribute, or its start if that ends in `_`."""
+    colour: str = ""
+    """Matplotlib's name of its line's colour in figures; by default the next of the colour cycle."""
+    order: int = 1000
+    """Where it stands in tables and figures, smallest first; methods of the same order are sorted by name."""
 
 
 def methods() -> dict[str, Method]:

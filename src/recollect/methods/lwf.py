@@ -74,4 +74,14 @@ def soft_cross_entropy(z: Tensor, target: Tensor, temperature: float) -> Tensor:
     return -(p * (z / temperature).log_softmax(dim=1)).sum(dim=1).mean()
 
 
-METHODS = {"lwf": Method(LwF, LwFConfig(), "distils the old heads' outputs on new images; keeps no data")}
+METHODS = {
+    "lwf": Method(
+        LwF,
+        LwFConfig(),
+        "distils the old heads' outputs on new images; keeps no data",
+        cost=1.3,
+        copies=2,
+        contents={"previous": "frozen copy of the network"},
+        order=20,
+    )
+}

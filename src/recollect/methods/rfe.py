@@ -240,13 +240,32 @@ def _warn_about_averaging(sizes: list[int], task: TaskInfo) -> None:
         warnings.warn(f"identity='average' favours tasks of few classes, and task sizes differ; {remedy}", stacklevel=3)
 
 
+def _row(config: RFEConfig, about: str, order: int, *, cost: float = 1.4, colour: str = "") -> Method:
+    contents = {
+        "past": "memory of RFE",
+        "retrospectors": "retrospector",
+        "auxiliaries": "auxiliary extractor",
+        "adapter": "adapter of the second stage",
+        "anchor": "frozen copy of the network",
+        "recent": "frozen copy of the network",
+        "identity": "class means and covariances",
+    }
+    return Method(RFELearner, config, about, cost, 2, contents, colour, order)
+
+
 METHODS = {
-    "rfe": Method(RFELearner, RFEConfig(), "the paper's method; keeps no data"),
-    "rfe-p": Method(RFELearner, RFEConfig(keep="previous"), "RFE with samples of the last task"),
-    "rfe-b": Method(RFELearner, RFEConfig(keep="reservoir"), "RFE with a reservoir that also tunes the whole chain"),
-    "rfe-plus": Method(RFELearner, RFEConfig(identity="forward", gentle="pretrained"), "RFE for unknown tasks"),
-    "rfe-e2e": Method(RFELearner, RFEConfig(end_to_end=True), "RFE trained end to end, without a second stage"),
-    "rfe-mlp-residual": Method(RFELearner, RFEConfig(form="mlp-residual"), "ablation: r = MLP([f, h]) + f"),
-    "rfe-mlp-projection": Method(RFELearner, RFEConfig(form="mlp-projection"), "ablation: r = MLP([f, h])"),
-    "rfe-no-aux": Method(RFELearner, RFEConfig(form="no-aux"), "ablation: r = MLP(f), without h"),
+    "rfe": _row(RFEConfig(), "the paper's method; keeps no data", 130, colour="tab:green"),
+    "rfe-p": _row(RFEConfig(keep="previous"), "RFE with samples of the last task", 140, cost=2.4, colour="limegreen"),
+    "rfe-b": _row(
+        RFEConfig(keep="reservoir"),
+        "RFE with a reservoir that also tunes the whole chain",
+        150,
+        cost=2.5,
+        colour="darkolivegreen",
+    ),
+    "rfe-plus": _row(RFEConfig(identity="forward", gentle="pretrained"), "RFE for unknown tasks", 155, colour="teal"),
+    "rfe-e2e": _row(RFEConfig(end_to_end=True), "RFE trained end to end, without a second stage", 160),
+    "rfe-mlp-residual": _row(RFEConfig(form="mlp-residual"), "ablation: r = MLP([f, h]) + f", 170),
+    "rfe-mlp-projection": _row(RFEConfig(form="mlp-projection"), "ablation: r = MLP([f, h])", 180),
+    "rfe-no-aux": _row(RFEConfig(form="no-aux"), "ablation: r = MLP(f), without h", 190),
 }

@@ -73,4 +73,18 @@ class SI(Learner[SIConfig]):
         return self.get_buffer(f"{name}_{index}")
 
 
-METHODS = {"si": Method(SI, SIConfig(), "quadratic penalty weighted by each weight's part in learning; keeps no data")}
+METHODS = {
+    "si": Method(
+        SI,
+        SIConfig(),
+        "quadratic penalty weighted by each weight's part in learning; keeps no data",
+        cost=1.2,
+        copies=4,
+        contents={
+            "importance_": "importance of weights",
+            "path_": "importance of weights",
+            "anchor_": "weights after the last task",
+        },
+        order=40,
+    )
+}

@@ -137,4 +137,15 @@ class TAMiL(ReplayLearner[TAMiLConfig]):
         return Parameters(inference + num_parameters(self.teacher), inference)
 
 
-METHODS = {"tamil": Method(TAMiL, TAMiLConfig(), "task-specific attention, replay distilled from a moving average")}
+METHODS = {
+    "tamil": Method(
+        TAMiL,
+        TAMiLConfig(),
+        "task-specific attention, replay distilled from a moving average",
+        cost=2.1,
+        copies=2,
+        contents={"attentions": "attention of a task", "teacher": "moving average of the network"},
+        colour="tab:blue",
+        order=110,
+    )
+}

@@ -15,6 +15,7 @@ NOT_METHOD = ("stream", "backbone", "training")
 SIZES = ("auxiliary_dim", "projection_dim")  # go with the width of the network, and are named only where they vary
 ORDER = ["joint", "finetune", "lwf", "ewc", "si", "expansion", "agem", "er", "derpp", "er-ace", "er-mkd", "tamil"]
 ORDER += ["cls-er", "rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux"]
+OLD_ORDER = {name: 10 * index for index, name in enumerate(ORDER)}  # of results from before runs wrote `display`
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ class Variant:
     @property
     def label(self) -> str:
         return ", ".join([self.method, *(f"{key}={value}" for key, value in self.own.items())])
+
+    @property
+    def order(self) -> int:
+        """Where its method stands in tables, smallest first."""
+        display = self.results[0].get("display")
+        return int(display["order"]) if display else OLD_ORDER.get(self.method, 1000)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -147,8 +154,7 @@ def _experiment(results: list[Result]) -> Experiment:
             seeds = {result["seed"]: result for result in sorted(group, key=lambda each: bool(each.get("drift")))}
             ordered = tuple(seeds[seed] for seed in sorted(seeds))
             variants.append(Variant(method, _memory(group[0]), own, ordered))
-    known = {name: place for place, name in enumerate(ORDER)}
-    variants.sort(key=lambda v: (v.memory, known.get(v.method, len(known)), v.method, bool(v.own), repr(v.own)))
+    variants.sort(key=lambda v: (v.memory, v.order, v.method, bool(v.own), repr(v.own)))
     settings, usual = _shared(results[0]), _defaults(results[0])
     unusual = tuple(
         f"{section}.{key}"

@@ -83,7 +83,13 @@ def draw_experiment(experiment: Experiment, folder: Path) -> Iterator[Path]:
 COLOURS = {"rfe": "tab:green", "rfe-p": "limegreen", "rfe-b": "darkolivegreen", "er": "tab:orange",
            "derpp": "tab:purple", "finetune": "tab:red", "tamil": "tab:blue", "cls-er": "tab:brown",
            "er-mkd": "tab:pink", "er-ace": "goldenrod", "agem": "tab:cyan"}  # fmt: skip
-"""Of the methods of the paper, in every picture that has lines; others come as matplotlib picks."""
+"""For results from before runs wrote `display`, which has the colour in the method's own row."""
+
+
+def _colour(variant: Variant) -> str | None:
+    """The colour of a method's line; None takes the next of matplotlib's cycle."""
+    display = variant.results[0].get("display")
+    return (display["colour"] if display else COLOURS.get(variant.method)) or None
 
 
 def draw_curves(experiment: Experiment, path: Path) -> Path:
@@ -98,7 +104,7 @@ def draw_curves(experiment: Experiment, path: Path) -> Path:
             seen[variant.method] += 1
             width = 2.5 if variant.method.startswith("rfe") else 1.2
             place.plot(range(1, len(means) + 1), means, style, marker=".", linewidth=width,
-                       color=COLOURS.get(variant.method), label=short(named(variant)))  # fmt: skip
+                       color=_colour(variant), label=short(named(variant)))  # fmt: skip
         place.set_title(title)
         place.set_xlabel("tasks learned")
         place.set_ylim(bottom=0)

@@ -73,6 +73,13 @@ class Validation(TypedDict, total=False):
     cil: float | None
 
 
+class Display(TypedDict):
+    """How the method is drawn and sorted, from its own row."""
+
+    colour: str
+    order: int
+
+
 class ResultFile(TypedDict):
     """result.json, as far as anything reads it."""
 
@@ -88,6 +95,7 @@ class ResultFile(TypedDict):
     images_per_second: float
     seed: int
     config: ConfigSections
+    display: NotRequired[Display]
     command: NotRequired[str]
     commit: NotRequired[str]
     environment: NotRequired[dict[str, Any]]

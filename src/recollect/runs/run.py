@@ -170,7 +170,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         return summarise(matrix, record.at_start.get(name, [None] * len(matrix)))
 
     has_chain = any(cell is not None for cell in record.matrices["til_without_chain"][-1])
-    parameters = learner.parameter_counts()
+    parameters, row = learner.parameter_counts(), methods()[config.method]
     training_seconds = sum(seconds for phase, seconds in record.seconds.items() if phase != "evaluate")
     return {
         "til": summary("til"),
@@ -185,6 +185,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "images_per_second": record.num_images / training_seconds if training_seconds else 0.0,
         "seed": config.seed,
         "config": config.to_json(),
+        "display": {"colour": row.colour, "order": row.order},
         "command": command,
         "commit": code_version(),
         "environment": runtime.describe(),

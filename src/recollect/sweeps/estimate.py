@@ -1,7 +1,7 @@
 """What a sweep will cost, before it starts: hours by timing a few steps of each backbone here, gigabytes by arithmetic.
 
-A method's hours are those of training its backbone, times the factor that `recollect`'s benchmark (docs/speed.md) found
-for it; they are a rough guess, and say nothing about other machines.
+A method's hours are those of training its backbone times the cost in the method's own row; they are a rough guess for
+this machine only.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import torch
 from torch import nn
 
 from recollect.engine import Runtime
+from recollect.methods import methods
 from recollect.nets import as_backbone, backbones
 from recollect.runs import RunConfig
 from recollect.streams import streams
 
-FACTORS = {"er": 1.8, "derpp": 1.8, "er-ace": 1.8, "agem": 2.0, "er-mkd": 2.3, "tamil": 2.1, "cls-er": 2.4,
-           "rfe": 1.4, "rfe-p": 2.4, "rfe-b": 2.5, "lwf": 1.3, "ewc": 1.1, "si": 1.2, "expansion": 0.3}  # fmt: skip
-COPIES = {"rfe": 2, "rfe-p": 2, "rfe-b": 2, "er-mkd": 2, "tamil": 2, "cls-er": 3, "lwf": 2, "ewc": 3, "si": 4}
 MOMENTS = 2  # of Adam, in a checkpoint inside a phase
 CHECKPOINTS = 2
 BATCH, STEPS = 32, 3
@@ -36,10 +34,6 @@ class Cost:
     gigabytes: float
 
 
-def _factor(method: str) -> float:
-    return FACTORS.get(method, FACTORS["rfe"] if method.startswith("rfe-") else 1.0)
-
-
 class Estimator:
     """Times each backbone once, on the device that the runs would use."""
 
@@ -49,14 +43,14 @@ class Estimator:
 
     def cost(self, config: RunConfig) -> Cost | None:
         """Unknown for streams whose size only their data tells."""
-        size = streams()[config.stream].size
+        size, method = streams()[config.stream].size, methods()[config.method]
         if size is None:
             return None
         per_class = min(config.stream_options.train_per_class or size.train_per_class, size.train_per_class)
         num_images = per_class * size.num_classes * (1 - config.stream_options.validation)
         seconds, num_parameters = self._backbone(config, size.image_shape)
-        training = seconds * num_images * config.training.epochs * _factor(config.method)
-        values = num_parameters * (COPIES.get(config.method, 1) + MOMENTS)
+        training = seconds * num_images * config.training.epochs * method.cost
+        values = num_parameters * (method.copies + MOMENTS)
         channels, height, width = size.image_shape
         pixels = getattr(config.method_options, "memory", 0) * channels * height * width
         return Cost(training / 3600, CHECKPOINTS * (4 * values + pixels) / 2**30)
