@@ -105,3 +105,15 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
         read_legacy(other, DIGEST)
     with pytest.raises(UserError, match="cannot be read"):
         read_legacy(tmp_path / "none.pth", DIGEST)
+
+
+def test_images_are_resized_to_image_size() -> None:
+    images = torch.rand(2, 3, 32, 32)
+    small = efficientnet_lite0((3, 32, 32), image_size=64).eval()
+    large = efficientnet_lite0((3, 64, 64)).eval()
+    resized = F.interpolate(images, (64, 64), mode="bilinear", antialias=True)
+    with torch.no_grad():
+        assert torch.allclose(small(images), large(resized), atol=1e-5)
+        assert not torch.allclose(small(images), efficientnet_lite0((3, 32, 32)).eval()(images), atol=1e-2)
+    with pytest.raises(UserError, match="image_size counts pixels, got -1"):
+        efficientnet_lite0((3, 32, 32), image_size=-1)

