@@ -29,26 +29,30 @@ def evaluate(
 ) -> Accuracies:
     """Accuracy in percent on each task: within the task (til), over all units (cil), and til without the chain.
 
+    `task_prediction` is how often the class ranked first over all units is of the image's own task.
+
     Batches go across the borders of tasks: a batch has a cost of its own, which grows with the hops of a chain, so many
     small tasks are not read one by one.
     """
     learner.eval()
     network, read = learner.network, learner.reader(runtime.dtype, without_chain=True)
     splits: list[Split] = [getattr(task, part) for task in tasks]
-    correct: dict[str, list[Tensor]] = {"til": [], "cil": [], "til_without_chain": []}
+    correct: dict[str, list[Tensor]] = {"til": [], "cil": [], "til_without_chain": [], "task_prediction": []}
     for batch in plain_batches(Split.concatenate(splits), pixels, runtime):
         y = batch.y
         with runtime.autocast():
             scores = read(batch.x)
         correct["til"].append(network.within_task(scores.til, y).argmax(dim=1) == y)
         if network.num_tasks:
-            correct["cil"].append(scores.cil[:, network.seen()].argmax(dim=1) == y)
+            best = scores.cil[:, network.seen()].argmax(dim=1)
+            correct["cil"].append(best == y)
+            correct["task_prediction"].append(network.task_of_unit[best] == network.task_of_unit[y])
         if scores.til_without_chain is not None:
             correct["til_without_chain"].append(network.within_task(scores.til_without_chain, y).argmax(dim=1) == y)
     accuracies = {name: _percent_per_task(rows, splits) for name, rows in correct.items()}
     for index, task in enumerate(tasks):
         if task.info.index >= network.num_tasks:
-            accuracies["cil"][index] = None  # the ranking does not include tasks to come
+            accuracies["cil"][index] = accuracies["task_prediction"][index] = None  # tasks to come are not ranked
     return accuracies
 
 

@@ -31,7 +31,7 @@ from recollect.streams import Split, Stream, Task, TaskData, TaskInfo
 
 MISFITS = (RuntimeError, TypeError, KeyError, ValueError, AttributeError, IndexError)
 BATCH_SIZE = 256  # where the learner sees images without training
-EVALUATIONS = ("til", "cil", "til_without_chain")
+EVALUATIONS = ("til", "cil", "til_without_chain", "task_prediction")
 
 
 class UnderWay(NamedTuple):

@@ -110,24 +110,24 @@ class StatisticsLearner(Learner[Config], ABC):
 class LinearLearner(StatisticsLearner[Config], ABC):
     """Ranks classes by W z + b, both made anew when a task has ended."""
 
-    weight: Tensor
-    bias: Tensor
+    class_weights: Tensor
+    class_biases: Tensor
 
     def __init__(self, network: Network, config: Config, setup: Setup, dim: int = 0) -> None:
         super().__init__(network, config, setup)
-        self.register_buffer("weight", torch.zeros(0, dim or network.feature_dim))
-        self.register_buffer("bias", torch.zeros(0))
+        self.register_buffer("class_weights", torch.zeros(0, dim or network.feature_dim))
+        self.register_buffer("class_biases", torch.zeros(0))
 
     def grow(self, num_classes: int) -> None:
-        self.weight = F.pad(self.weight, (0, 0, 0, num_classes))
-        self.bias = F.pad(self.bias, (0, num_classes))
+        self.class_weights = F.pad(self.class_weights, (0, 0, 0, num_classes))
+        self.class_biases = F.pad(self.class_biases, (0, num_classes))
 
     def rank(self, z: Tensor) -> Tensor:
-        return F.linear(z, self.weight, self.bias)
+        return F.linear(z, self.class_weights, self.class_biases)
 
     def parameter_counts(self) -> Parameters:
         """Reading needs the backbone, W and b alone."""
-        inference = num_parameters(self.network.backbone) + self.weight.numel() + self.bias.numel()
+        inference = num_parameters(self.network.backbone) + self.class_weights.numel() + self.class_biases.numel()
         return Parameters(super().parameter_counts().training, inference)
 
 

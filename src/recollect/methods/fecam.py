@@ -88,4 +88,13 @@ class FeCAM(StatisticsLearner[FeCAMConfig]):
         return factor
 
 
-METHODS = {"fecam": Method(FeCAM, FeCAMConfig(), "Mahalanobis distances with a covariance for each class")}
+METHODS = {
+    "fecam": Method(
+        FeCAM,
+        FeCAMConfig(),
+        "Mahalanobis distances with a covariance for each class",
+        cost=0.2,
+        contents={"gaussians": "class means and covariances"},
+        order=126,
+    )
+}

@@ -70,4 +70,14 @@ class LDC(SharedGaussians[LDCConfig]):
         return Parameters(counts.training + teacher, counts.inference)
 
 
-METHODS = {"ldc": Method(LDC, LDCConfig(), "Gaussians of old classes follow the drift of a trained network")}
+METHODS = {
+    "ldc": Method(
+        LDC,
+        LDCConfig(),
+        "Gaussians of old classes follow the drift of a trained network",
+        cost=1.4,
+        copies=2,
+        contents={"discriminant": "class means and covariances", "previous": "frozen copy of the network"},
+        order=127,
+    )
+}

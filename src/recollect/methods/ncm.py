@@ -18,7 +18,7 @@ class NCM(LinearLearner[FrozenConfig]):
 
     def __init__(self, network: Network, config: FrozenConfig, setup: Setup) -> None:
         super().__init__(network, config, setup)
-        self.register_buffer("sums", self.weight.clone())
+        self.register_buffer("sums", self.class_weights.clone())
 
     def is_trained_on(self, task: TaskInfo) -> bool:
         return self.config.adapt and task.index == 0
@@ -34,7 +34,20 @@ class NCM(LinearLearner[FrozenConfig]):
         self.sums.index_add_(0, labels, z)
 
     def refresh(self) -> None:
-        self.weight.copy_(F.normalize(self.sums, dim=1))
+        self.class_weights.copy_(F.normalize(self.sums, dim=1))
 
 
-METHODS = {"ncm": Method(NCM, FrozenConfig(), "nearest class mean on frozen features")}
+METHODS = {
+    "ncm": Method(
+        NCM,
+        FrozenConfig(),
+        "nearest class mean on frozen features",
+        cost=0.1,
+        contents={
+            "sums": "sums of each class's features",
+            "class_weights": "class means",
+            "class_biases": "class means",
+        },
+        order=122,
+    )
+}

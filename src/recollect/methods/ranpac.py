@@ -48,7 +48,7 @@ class RanPAC(LinearLearner[RanPACConfig]):
         m = config.projection_dim
         self.register_buffer("projection", torch.randn(network.feature_dim, m, generator=generator))
         self.register_buffer("gram", torch.zeros(m, m))
-        self.register_buffer("targets", self.weight.clone())  # Bᵀ, [classes, m]
+        self.register_buffer("targets", self.class_weights.clone())  # Bᵀ, [classes, m]
         self._batches: list[tuple[Tensor, Tensor]] = []
 
     def is_trained_on(self, task: TaskInfo) -> bool:
@@ -72,7 +72,7 @@ class RanPAC(LinearLearner[RanPACConfig]):
         gram.diagonal().add_(self._choose_ridge(h, y))
         self.gram += h.T @ h
         self.targets += y.T @ h
-        self.weight.copy_(torch.linalg.solve(gram, on_host_in_double(self.targets).T).T)
+        self.class_weights.copy_(torch.linalg.solve(gram, on_host_in_double(self.targets).T).T)
 
     def _choose_ridge(self, h: Tensor, y: Tensor) -> float:
         """λ of the least squared error on a fifth of the task's images."""
@@ -90,4 +90,19 @@ class RanPAC(LinearLearner[RanPACConfig]):
         return min(RIDGES, key=error)
 
 
-METHODS = {"ranpac": Method(RanPAC, RanPACConfig(), "ridge regression on random features of frozen ones")}
+METHODS = {
+    "ranpac": Method(
+        RanPAC,
+        RanPACConfig(),
+        "ridge regression on random features of frozen ones",
+        cost=0.2,
+        contents={
+            "projection": "random projection",
+            "gram": "Gram matrix of all images' random features",
+            "targets": "sums of each class's random features",
+            "class_weights": "ridge regression",
+            "class_biases": "ridge regression",
+        },
+        order=125,
+    )
+}

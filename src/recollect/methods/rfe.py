@@ -248,6 +248,8 @@ def _row(config: RFEConfig, about: str, order: int, *, cost: float = 1.4, colour
         "adapter": "adapter of the second stage",
         "anchor": "frozen copy of the network",
         "recent": "frozen copy of the network",
+        "before": "frozen copy of the network",
+        "origin": "frozen copy of the network",
         "identity": "class means and covariances",
     }
     return Method(RFELearner, config, about, cost, 2, contents, colour, order)

@@ -25,7 +25,17 @@ class SLDA(SharedGaussians[SLDAConfig]):
         return self.config.adapt and task.index == 0
 
 
+STATISTICS = {"discriminant": "class means and covariances"}
 METHODS = {
-    "slda": Method(SLDA, SLDAConfig(), "linear discriminant on frozen features"),
-    "fsa": Method(SLDA, SLDAConfig(adapt=True), "trained on the first task, then as slda"),
+    "slda": Method(
+        SLDA, SLDAConfig(), "linear discriminant on frozen features", cost=0.1, contents=STATISTICS, order=123
+    ),
+    "fsa": Method(
+        SLDA,
+        SLDAConfig(adapt=True),
+        "trained on the first task, then as slda",
+        cost=0.3,
+        contents=STATISTICS,
+        order=124,
+    ),
 }

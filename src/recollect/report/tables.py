@@ -50,9 +50,10 @@ def print_result(console: Console, result: Result) -> None:
         "til": "task-incremental",
         "cil": "class-incremental",
         "til_without_chain": "task-incremental without the chain",
+        "task_prediction": "task predicted correctly",
     }
     for key, title in names.items():
-        if result[key] is not None:
+        if result.get(key) is not None:
             figures = (
                 "average_accuracy",
                 "incremental_accuracy",

@@ -86,6 +86,7 @@ class ResultFile(TypedDict):
     til: Summary
     cil: Summary
     til_without_chain: NotRequired[Summary | None]
+    task_prediction: NotRequired[Summary]
     validation: NotRequired[Validation]
     drift: NotRequired[Drift | None]
     parameters: ParameterCounts
@@ -145,7 +146,8 @@ def problem_of(found: Any) -> str:
         return str(error)
     drift, size = result.get("drift"), len(result["til"]["matrix"])
     matrices = [result[name]["matrix"] for name in ("til", "cil")]
-    matrices += [without_chain["matrix"]] if (without_chain := result.get("til_without_chain")) else []
+    optional = (result.get("til_without_chain"), result.get("task_prediction"))
+    matrices += [summary["matrix"] for summary in optional if summary]
     matrices += [drift["drifted"], drift["rectified"]] if drift else []
     if not size or any(len(matrix) != size or any(len(row) != size for row in matrix) for matrix in matrices):
         return "a matrix does not have one row and one column for each task"

@@ -177,6 +177,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "til": summary("til"),
         "cil": summary("cil"),
         "til_without_chain": summary("til_without_chain") if has_chain else None,
+        "task_prediction": summary("task_prediction"),
         "validation": record.validation,
         "drift": _drift(record) if config.measure_drift else None,
         "parameters": {"training": parameters.training, "inference": parameters.inference},
