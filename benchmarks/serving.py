@@ -1,4 +1,4 @@
-"""How fast does a model answer? `predict` in PyTorch beside the ONNX file; writes results/serving.json for docs/speed.md.
+"""How fast is inference? `predict` in PyTorch against the ONNX file; writes results/serving.json for docs/speed.md.
 
     python benchmarks/serving.py
 
@@ -24,8 +24,8 @@ from PIL import Image
 
 from recollect import ContinualClassifier
 from recollect.deploy.export import export
-from recollect.runs import write_json
 from recollect.runs.folder import code_version
+from recollect.storage import write_json
 
 RESULTS = Path(__file__).parents[1] / "results" / "serving.json"
 MODELS = {"resnet18": ("resnet18", {}), "efficientnet-lite0": ("efficientnet-lite0", {"weights": "none"})}
@@ -47,7 +47,7 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), settings, providers=["CPUExecutionProvider"])
-    found: dict[str, Any] = {"megabytes": (folder / "model.onnx").stat().st_size / 1e6, "batches": {}}
+    measured: dict[str, Any] = {"megabytes": (folder / "model.onnx").stat().st_size / 1e6, "batches": {}}
     for batch, rounds in ROUNDS.items():
         images = rng.integers(0, 256, (batch, SIZE, SIZE, 3), dtype=np.uint8)
         pixels = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
@@ -62,7 +62,7 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
                 work()
                 if step > 1:
                     times[way].append(1000 * (time.perf_counter() - started))
-        found["batches"][batch] = {way: median(each) for way, each in times.items()}
+        measured["batches"][batch] = {way: median(milliseconds) for way, milliseconds in times.items()}
     picture = folder / "picture.png"
     Image.fromarray(rng.integers(0, 256, (480, 640, 3), dtype=np.uint8)).save(picture)
     command = [sys.executable, "-m", "recollect", "predict", str(folder / "model"), str(picture)]
@@ -71,16 +71,16 @@ def measure(name: str, folder: Path) -> dict[str, Any]:
         started = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         seconds.append(time.perf_counter() - started)
-    return found | {"command_seconds": median(seconds[1:])}
+    return measured | {"command_seconds": median(seconds[1:])}
 
 
 def main() -> None:
     warnings.simplefilter("ignore", UserWarning)  # of few images
-    found: dict[str, Any] = {"commit": code_version(), "threads": torch.get_num_threads(), "models": {}}
+    serving: dict[str, Any] = {"commit": code_version(), "threads": torch.get_num_threads(), "models": {}}
     for name in MODELS:
         with tempfile.TemporaryDirectory() as folder:
-            found["models"][name] = measure(name, Path(folder))
-    write_json(RESULTS, found)
+            serving["models"][name] = measure(name, Path(folder))
+    write_json(RESULTS, serving)
 
 
 if __name__ == "__main__":

@@ -13,15 +13,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from pictures import draw
 
+from pictures import Picture
 from recollect.runs.folder import code_version
 from recollect.storage import write_json
 
@@ -185,7 +185,7 @@ def _sure(predictions: list[list[float]]) -> str:
 
 
 def _comparison() -> str:
-    from recollect.report.tables import spread
+    from recollect.report.stats import spread
 
     rows = []
     for name in BACKBONES:
@@ -272,7 +272,7 @@ The rule behind "task unknown" was chosen while looking at test images of May an
 {inspect}
 
 The first stage holds the backbone to its old features, so it drifts little, and the chain undoes only some of that; what is left the old months' heads bear, as the
-checks show. [Results](results.md#how-strongly-the-backbone-is-held) has the chain at work where nothing holds the backbone.
+checks show. [Results](results.md#the-weight-of-the-loss-against-drift) has the chain at work where nothing holds the backbone.
 
 {audit}
 
@@ -307,10 +307,10 @@ The mean feature tells them apart. Single images of an unseen class still get an
 # Charts
 
 
-def pictures() -> Iterator[tuple[str, Any, Callable[[Path], object]]]:
+def pictures() -> Iterator[Picture]:
     found = json.loads((RESULTS / "walk.json").read_text(encoding="utf-8"))
-    yield "tutorial-months.png", found["checks"], lambda path: draw_months(found["checks"], path)
-    yield "tutorial-sure.png", found["predictions"], lambda path: draw_sure(found["predictions"], path)
+    yield Picture("tutorial-months.png", found["checks"], lambda path: draw_months(found["checks"], path))
+    yield Picture("tutorial-sure.png", found["predictions"], lambda path: draw_sure(found["predictions"], path))
 
 
 def draw_months(checks: dict[str, dict[str, float]], path: Path) -> None:
@@ -363,7 +363,7 @@ def main() -> None:
             run(str(Path(folder).resolve()))
         case ["page"]:
             for picture in pictures():
-                draw(*picture)
+                picture.update()
             PAGE.write_text(page(), encoding="utf-8")
         case _:
             sys.exit(__doc__)

@@ -30,7 +30,8 @@ from recollect.nets import Network
 from recollect.nets.resnet import ResNet18
 from recollect.rng import Key
 from recollect.runs import resolve
-from recollect.runs.folder import code_version, write_json
+from recollect.runs.folder import code_version
+from recollect.storage import write_json
 from recollect.streams import TaskInfo, open_stream
 
 ROOT = Path(__file__).parents[1]
@@ -48,27 +49,30 @@ class ViewsLearner(RFELearner):
         super().__init__(network, config, setup)
         own = self.config
         self.chains = nn.ModuleDict()
-        for each in views:
-            self.config = replace(own, views=each)
-            self.chains[str(each)] = RFELearner(network, self.config, setup).rfe
+        for num_views in views:
+            self.config = replace(own, views=num_views)
+            self.chains[str(num_views)] = RFELearner(network, self.config, setup).rfe
         self.config = own
         self.rfe = self.chain(own.views)
 
     def chain(self, views: int) -> RFE:
-        found = self.chains[str(views)]
-        assert isinstance(found, RFE)
-        return found
+        chain = self.chains[str(views)]
+        assert isinstance(chain, RFE)
+        return chain
+
+    def other_chains(self) -> list[RFE]:
+        """All but the one that the first stage trains with."""
+        chains = [self.chain(int(views)) for views in self.chains]
+        return [chain for chain in chains if chain is not self.rfe]
 
     def begin_task(self, task: TaskInfo) -> None:
         if task.index:
-            for chain in self.chains.values():
-                if chain is not self.rfe:
-                    chain.end_task(self.network.backbone)
+            for chain in self.other_chains():
+                chain.end_task(self.network.backbone)
         super().begin_task(task)
-        for chain in self.chains.values():
-            if chain is not self.rfe:
-                with (self.setup.key / "retrospectors" / task.index).initialising():
-                    chain.begin_task()
+        for chain in self.other_chains():
+            with (self.setup.key / "retrospectors" / task.index).initialising():
+                chain.begin_task()
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
         own, config = self.rfe, self.config
@@ -83,7 +87,7 @@ class ViewsLearner(RFELearner):
 
 
 def study(name: str, data_root: Path) -> dict[str, Any]:
-    """Teach it and read it through every chain."""
+    """Train it, and evaluate it through every chain."""
     precision, alpha, seed = STUDIES[name]
     settings = {"backbone.width": 16, "epochs": 8, "auxiliary_dim": 64, "projection_dim": 64, "alpha": float(alpha)}
     config = resolve("split-cifar100", "rfe", seed, settings | {"stream.train_per_class": 100}, precision=precision)
@@ -96,13 +100,13 @@ def study(name: str, data_root: Path) -> dict[str, Any]:
     learner = ViewsLearner(Network(backbone, key), config.method_options, setup, views)
     runtime = Runtime.choose("auto", precision, threads=1)
     record = Engine(learner, stream, config.training, runtime, seed).run()
-    found = {}
-    for each in views:
-        learner.rfe = learner.chain(each)
-        read = evaluate(learner, stream.tasks, "test", stream.pixels, runtime)
-        found[str(each)] = {key: fmean(v for v in values if v is not None) for key, values in read.items()}
+    accuracies = {}
+    for num_views in views:
+        learner.rfe = learner.chain(num_views)
+        evaluated = evaluate(learner, stream.tasks, "test", stream.pixels, runtime)
+        accuracies[str(num_views)] = {key: fmean(v for v in row if v is not None) for key, row in evaluated.items()}
     return {
-        "precision": precision, "alpha": alpha, "seed": seed, "views": found, "seconds": record.seconds,
+        "precision": precision, "alpha": alpha, "seed": seed, "views": accuracies, "seconds": record.seconds,
         "settings": config.to_json(), "commit": code_version(), "environment": runtime.describe(),
         "command": f"python benchmarks/views.py study {name} --data-root DATA",
     }  # fmt: skip

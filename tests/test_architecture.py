@@ -24,6 +24,7 @@ ALLOWED = {
     "place": set(),
     "escaping": set(),
     "storage": {"errors"},
+    "results": {"storage"},
     "core": {"rng", "precision"},
     "nets": LEAVES,
     "streams": LEAVES,
@@ -31,12 +32,12 @@ ALLOWED = {
     "metrics": LEAVES,
     "methods": LEAVES - {"distributed"} | {"core", "nets", "streams", "memory", "metrics"},
     "engine": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods"},
-    "runs": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine"},
+    "runs": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "results"},
     "testing": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "runs"},
-    "sweeps": LEAVES | {"nets", "streams", "methods", "engine", "runs"},
+    "sweeps": LEAVES | {"results", "nets", "streams", "methods", "engine", "runs"},
     "deploy": LEAVES | {"core", "nets", "streams", "metrics", "methods", "engine", "runs"},
     "audit": LEAVES | {"streams", "methods", "engine", "runs"},
-    "report": LEAVES | {"metrics", "runs"},
+    "report": {"errors", "escaping", "storage"},
     "cli": LEAVES
     | {
         "core",
@@ -48,6 +49,7 @@ ALLOWED = {
         "engine",
         "runs",
         "report",
+        "results",
         "audit",
         "sweeps",
         "deploy",
@@ -76,6 +78,57 @@ def test_imports_go_one_way(path: Path) -> None:
     if part in ("__init__", "__main__"):
         return
     assert imported(path) - {part} <= ALLOWED[part]
+
+
+def imported_modules(path: Path) -> set[str]:
+    """The modules that a file imports, wherever in it: `from a import b` counts as a, and as a.b where that is one."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None
+            assert node.level == 0, f"{path} has a relative import"
+            modules |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return modules
+
+
+def files_of(module: str) -> list[Path]:
+    """The files of ours that importing a module runs: its own, and those of the packages around it."""
+    parts = module.split(".")
+    if parts[0] != ROOT.name:
+        return []
+    paths = [ROOT.parent.joinpath(*parts[:i], "__init__.py") for i in range(1, len(parts) + 1)]
+    return [path for path in [*paths, ROOT.parent.joinpath(*parts).with_suffix(".py")] if path.exists()]
+
+
+def reachable_modules(paths: list[Path]) -> set[str]:
+    """All modules that files import, directly or through other files of ours."""
+    modules: set[str] = set()
+    waiting, visited = list(paths), set[Path]()
+    while waiting:
+        path = waiting.pop()
+        if path not in visited:
+            visited.add(path)
+            imports = imported_modules(path)
+            modules |= imports
+            waiting += [file for module in imports for file in files_of(module)]
+    return modules
+
+
+def test_report_never_reaches_torch_the_engine_or_the_registries() -> None:
+    reachable = reachable_modules(sorted((ROOT / "report").glob("*.py")))
+    packages = {module.split(".")[1] for module in reachable if module.startswith("recollect.")}
+    assert packages <= {"report", "errors", "escaping", "storage"}
+    assert "torch" not in {module.split(".")[0] for module in reachable}
+    assert "torch" in {module.split(".")[0] for module in reachable_modules([ROOT / "runs" / "run.py"])}
+
+
+def test_importing_the_report_does_not_import_torch() -> None:
+    modules = [f"recollect.report.{path.stem}" for path in sorted((ROOT / "report").glob("*.py"))]
+    code = f"import sys, {', '.join(modules)}, recollect.results\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def forbidden(source: str) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recollect.runs import RunConfig, find_results
+from recollect.results import find_results
+from recollect.runs import RunConfig
 from recollect.sweeps.preset import load_preset
 
 ROOT = Path(__file__).parents[1]
@@ -17,75 +17,84 @@ CPU = ROOT / "results" / "cpu"
 
 
 @pytest.fixture(autouse=True)
-def beside_the_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+def benchmarks_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
 @pytest.fixture
-def results() -> Any:
-    return importlib.import_module("results")
+def pages() -> Any:
+    return importlib.import_module("pages.results")
 
 
-@pytest.fixture
-def pictures() -> Any:
-    return importlib.import_module("pictures")
+def test_the_results_page_matches_the_raw_results(pages: Any) -> None:
+    assert pages.PAGE.read_text(encoding="utf-8") == pages.page(), "run `make results`"
 
 
-def test_the_results_page_equals_what_the_raw_files_give(results: Any) -> None:
-    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == results.page()
+def test_the_readme_table_matches_the_raw_results(pages: Any) -> None:
+    assert pages.README.read_text(encoding="utf-8") == pages.readme(), "run `make results`"
 
 
-def test_readme_s_table_equals_what_the_raw_files_give(results: Any) -> None:
-    assert (ROOT / "README.md").read_text(encoding="utf-8") == results.readme()
+def test_every_picture_matches_the_raw_results_and_is_on_a_page(pages: Any) -> None:
+    pictures = importlib.import_module("pictures")
+    text = pages.PAGE.read_text(encoding="utf-8")
+    for picture in importlib.import_module("pages.drawing").pictures():
+        assert pictures.stored_digest(pictures.FOLDER / picture.name) == picture.digest, "run `make results`"
+        assert f"images/{picture.name}" in text
 
 
-def test_every_picture_shows_the_raw_figures_and_is_on_a_page(results: Any, pictures: Any) -> None:
-    text = results.page() + results.readme()
-    names = []
-    for name, drawn, _ in results.pictures():
-        assert pictures.stamp_of(pictures.PICTURES / name) == pictures.digest(drawn), f"{name}: run `make results`"
-        assert f"images/{name}" in text, name
-        names.append(name)
-    assert "story.png" in names
+def test_the_speed_page_matches_the_measurements() -> None:
+    speed = importlib.import_module("speed")
+    assert speed.PAGE.read_text(encoding="utf-8") == speed.page(speed.read()), "run `benchmarks/speed.py page`"
 
 
-def test_a_picture_is_drawn_anew_only_where_its_figures_changed(pictures: Any, tmp_path: Path) -> None:
+def test_a_picture_is_redrawn_only_when_its_data_changed(tmp_path: Path) -> None:
+    pictures = importlib.import_module("pictures")
     drawn: list[Path] = []
 
-    def make(path: Path) -> None:
+    def draw(path: Path) -> None:
         drawn.append(path)
         pictures.Image.new("RGB", (4, 4)).save(path)
 
-    for figures in ([1.0], [1.0], [2.0]):
-        pictures.draw("x.png", figures, make, tmp_path)
-        assert pictures.stamp_of(tmp_path / "x.png") == pictures.digest(figures)
+    for data in ([1.0], [1.0], [2.0]):
+        picture = pictures.Picture("x.png", data, draw)
+        picture.update(tmp_path)
+        assert pictures.stored_digest(tmp_path / "x.png") == picture.digest
     assert len(drawn) == 2
 
 
-def test_raw_results_are_of_clean_commits_and_lie_where_their_sweep_puts_them() -> None:
-    found = find_results([CPU])
-    assert found
+def test_a_template_and_its_values_must_have_the_same_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    markdown = importlib.import_module("pages.markdown")
+    monkeypatch.setattr(markdown, "TEMPLATES", tmp_path)
+    (tmp_path / "page.md").write_text("{{a}} and {{b}}\n\n\n\nend\n")
+    assert markdown.fill("page.md", {"a": "1", "b": "2"}) == "1 and 2\n\nend\n"
+    for values in ({"a": "1"}, {"a": "1", "b": "2", "c": "3"}):
+        with pytest.raises(ValueError, match="page.md and its values differ in"):
+            markdown.fill("page.md", values)
+
+
+def test_a_sentence_that_results_no_longer_support_stops_the_page() -> None:
+    markdown = importlib.import_module("pages.markdown")
+    markdown.require(True, "water is wet")
+    with pytest.raises(ValueError, match="water is dry"):
+        markdown.require(False, "water is dry")
+
+
+def test_raw_results_come_from_clean_commits_and_match_their_preset() -> None:
+    results = find_results([CPU])
+    assert results
     jobs: dict[str, dict[str, RunConfig]] = {}
-    for path, result in found.items():
+    for path, result in results.items():
         assert "+changes" not in result["commit"], path
         assert result["command"].startswith("recollect run "), path
         preset, stream, label, seed = path.parent.relative_to(CPU).parts
         if preset not in jobs:
             jobs[preset] = {job.name: job.config for job in load_preset(f"cpu/{preset}").jobs()}
-        job = jobs[preset][f"{stream}/{label}/{seed}"]
-        wanted = job.to_json()
+        expected = jobs[preset][f"{stream}/{label}/{seed}"].to_json()
         for section in ("stream", "method", "backbone", "training"):
-            given = result["config"][section]
-            common = given.keys() & wanted[section].keys()  # options come and go between commits
+            options = result["config"][section]
+            common = options.keys() & expected[section].keys()  # options are added and removed between versions
             assert "name" in common or section == "training", path
-            assert {key: given[key] for key in common} == {key: wanted[section][key] for key in common}, path
-        assert [result["config"][key] == wanted[key] for key in ("seed", "fixed_heads", "measure_drift")] == [
-            True
-        ] * 3, path
+            assert {key: options[key] for key in common} == {key: expected[section][key] for key in common}, path
+        for key in ("seed", "fixed_heads", "measure_drift"):
+            assert result["config"][key] == expected[key], path
         assert result["environment"]["threads"] == 1, path
-
-
-def test_the_speed_page_equals_what_the_raw_file_gives() -> None:
-    speed = importlib.import_module("speed")
-    found = json.loads((ROOT / "results" / "bench.json").read_text(encoding="utf-8"))
-    assert (ROOT / "docs" / "speed.md").read_text(encoding="utf-8") == speed.page(found)

@@ -35,8 +35,8 @@ def commands() -> list[str]:
 def test_the_page_and_its_charts_are_what_was_recorded(tutorial: Any) -> None:
     assert PAGE.read_text(encoding="utf-8") == tutorial.page()
     pictures = importlib.import_module("pictures")
-    for name, drawn, _ in tutorial.pictures():
-        assert pictures.stamp_of(pictures.PICTURES / name) == pictures.digest(drawn), f"{name}: make the page anew"
+    for picture in tutorial.pictures():
+        assert pictures.stored_digest(pictures.FOLDER / picture.name) == picture.digest, picture.name
 
 
 def test_its_commands_work_on_digits(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Made-up results of the shape that runs write, with figures that can be checked by hand."""
+"""Invented results in the format of result.json, with values that can be checked by hand."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def result_of(
     method: str, seed: int, til: float, cil: float = 10.0, *, stream: str = "split-cifar100", samples: int = 0,
     drift: bool = False, chain: float | None = None, **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    usual = {} if "backbone" in settings else SETTINGS.get(stream, {})
-    config = resolve(stream, method, seed, usual | settings, precision="fp32")
+    reduced = {} if "backbone" in settings else SETTINGS.get(stream, {})
+    config = resolve(stream, method, seed, reduced | settings, precision="fp32")
     size = config.stream_options.tasks
     assert isinstance(size, int)
     empty: list[float | None] = [None] * size
@@ -47,6 +47,7 @@ def result_of(
         "images_per_second": 100.0,
         "seed": seed,
         "config": config.to_json(),
+        "non_default_options": config.non_default_options(),
         "command": "recollect run",
         "commit": "0" * 40,
         "environment": {},
@@ -55,12 +56,12 @@ def result_of(
 
 def some_results() -> list[dict[str, Any]]:
     """Two methods far apart, one close to the better, on three seeds; and a second experiment with drift."""
-    found = []
+    results = []
     for seed in (0, 1, 2):
-        found.append(result_of("rfe", seed, 50.0 + seed, chain=45.0))
-        found.append(result_of("er", seed, 40.0 + seed, memory=500, samples=500))
-        found.append(result_of("derpp", seed, 50.5 - seed, memory=500, samples=500))
-        found.append(result_of("joint", seed, 70.0))
-    found.append(result_of("rfe", 0, 90.0, stream="split-digits", drift=True, chain=80.0))
-    found.append(result_of("finetune", 0, 60.0, stream="split-digits"))
-    return found
+        results.append(result_of("rfe", seed, 50.0 + seed, chain=45.0))
+        results.append(result_of("er", seed, 40.0 + seed, memory=500, samples=500))
+        results.append(result_of("derpp", seed, 50.5 - seed, memory=500, samples=500))
+        results.append(result_of("joint", seed, 70.0))
+    results.append(result_of("rfe", 0, 90.0, stream="split-digits", drift=True, chain=80.0))
+    results.append(result_of("finetune", 0, 60.0, stream="split-digits"))
+    return results

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from recollect.runs import find_results
+from recollect.results import find_results
 from tests.report.results import result_of
 
 
@@ -95,3 +95,22 @@ def test_results_are_found_while_folders_come_and_go(tmp_path: Path) -> None:
         stop.set()
         for thread in threads:
             thread.join()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"til": None}, r"Expected `object`, got `null` - at `\$.til`"),
+        ({"config": {"hash": "x"}}, "Object missing required field `stream`"),
+        ({"seed": '"><img src=x onerror=alert(1)>'}, r"Expected `int`, got `str` - at `\$.seed`"),
+        ({"seconds": {"fit": "long"}}, "Expected `float`, got `str`"),
+        ({"drift": {"drifted": 1}}, r"Expected `array`, got `int` - at `\$.drift.drifted`"),
+        ({"memory": {}}, "Object missing required field `samples`"),
+        ({"non_default_options": {"method": {}}}, "Object missing required field `stream`"),
+    ],
+)
+def test_a_file_that_is_no_result_is_reported_and_skipped(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    good = put_result(tmp_path / "good")
+    (tmp_path / "result.json").write_text(json.dumps(result_of("rfe", 1, 50.0) | change))
+    with pytest.warns(UserWarning, match=f"result.json is no result .{message}"):
+        assert list(find_results([tmp_path])) == [good]

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from recollect.errors import UserError
 from recollect.escaping import escape
-from recollect.report.tables import spread
+from recollect.report.stats import spread
 from recollect.runs import find_results
 from recollect.storage.documents import parse_json
 from recollect.sweeps import Job, Status, best_settings, in_process, in_processes, plan, sweep

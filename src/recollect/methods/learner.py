@@ -250,7 +250,7 @@ class Method(NamedTuple):
     contents: Mapping[str, str] = MappingProxyType({})
     """What its tensors are, for `recollect audit`: by the name of an attribute, or its start if that ends in `_`."""
     colour: str = ""
-    """Matplotlib's name of its line's colour in figures; by default the next of the colour cycle."""
+    """Matplotlib's name of its line's colour in figures; by default one that follows from its name."""
     order: int = 1000
     """Where it stands in tables and figures, smallest first; methods of the same order are sorted by name."""
 

@@ -7,47 +7,45 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recollect.errors import UserError
-from recollect.runs import available_options
+from recollect.report.defaults import earlier_defaults, non_default_options
+from recollect.report.style import order_of
 
 Result = Mapping[str, Any]
-NOT_METHOD = ("stream", "backbone", "training")
-SIZES = ("auxiliary_dim", "projection_dim")  # go with the width of the network, and are named only where they vary
-ORDER = ["joint", "finetune", "lwf", "ewc", "si", "expansion", "agem", "er", "derpp", "er-ace", "er-mkd", "tamil"]
-ORDER += ["cls-er", "rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux"]
-OLD_ORDER = {name: 10 * index for index, name in enumerate(ORDER)}  # of results from before runs wrote `display`
+SHARED = ("stream", "backbone", "training")
+"""Sections of a config that all variants of an experiment share."""
+SIZES = ("auxiliary_dim", "projection_dim")
+"""Options that follow the width of the network, and are named only where they vary."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One method with its settings, over seeds."""
+    """One method with its options, over seeds."""
 
     method: str
     memory: int
     """Exemplars it may keep; 0 for methods without a memory."""
-    own: Mapping[str, Any]
-    """Settings that are not the method's defaults; its dimensions only where they vary."""
+    options: Mapping[str, Any]
+    """Options that differ from the method's defaults; its dimensions only where they vary."""
     results: tuple[Result, ...]
-    """One a seed, in the order of seeds."""
+    """One per seed, in the order of seeds."""
 
     @property
     def label(self) -> str:
-        return ", ".join([self.method, *(f"{key}={value}" for key, value in self.own.items())])
+        return ", ".join([self.method, *(f"{name}={value}" for name, value in self.options.items())])
 
     @property
-    def order(self) -> int:
-        """Where its method stands in tables, smallest first."""
-        display = self.results[0].get("display")
-        return int(display["order"]) if display else OLD_ORDER.get(self.method, 1000)
+    def full_label(self) -> str:
+        """The label, with the number of exemplars."""
+        return f"{self.label} ({self.memory})" if self.memory else self.label
 
     @property
     def seeds(self) -> tuple[int, ...]:
         return tuple(result["seed"] for result in self.results)
 
-    def figures(self, evaluation: str, figure: str) -> list[float | None]:
-        """A figure of every seed; None where it is undefined."""
-        found = (result.get(evaluation) for result in self.results)
-        return [None if each is None else each[figure] for each in found]
+    def values(self, evaluation: str, metric: str) -> list[float | None]:
+        """One value per seed; None where it is undefined."""
+        summaries = (result.get(evaluation) for result in self.results)
+        return [None if summary is None else summary[metric] for summary in summaries]
 
 
 @dataclass(frozen=True)
@@ -57,10 +55,10 @@ class Experiment:
     settings: Mapping[str, Mapping[str, Any]]
     """Of the stream, the backbone and the training."""
     variants: tuple[Variant, ...]
-    unusual: tuple[str, ...] = ()
-    """Which of them are not the stream's own defaults, as section.option."""
-    besides: str = ""
-    """What tells it from another of the same title."""
+    changed: tuple[str, ...] = ()
+    """Which settings differ from their defaults, as section.option."""
+    suffix: str = ""
+    """What distinguishes it from another experiment of the same title."""
 
     @property
     def stream(self) -> str:
@@ -76,112 +74,113 @@ class Experiment:
 
     @property
     def title(self) -> str:
-        stream, backbone, training = (self.settings[section] for section in NOT_METHOD)
-        images = f", {stream['train_per_class']} images a class" if stream.get("train_per_class") else ""
+        stream, backbone, training = (self.settings[section] for section in SHARED)
+        images = f", {stream['train_per_class']} images per class" if stream.get("train_per_class") else ""
         width = f" of width {backbone['width']}" if "width" in backbone else ""
         order = ", seeded class order" if stream.get("class_order") == "seeded" else ""
         epochs = f"; {training['epochs']} epochs" if "epochs" in training else ""
-        return f"{self.stream}, {self.num_tasks} tasks{images}{order}; {self.backbone}{width}{epochs}{self.besides}"
+        return f"{self.stream}, {self.num_tasks} tasks{images}{order}; {self.backbone}{width}{epochs}{self.suffix}"
 
 
 def collect(results: Iterable[Result]) -> list[Experiment]:
-    """Experiments in the order of their titles; where a configuration was run twice on one data, the first counts."""
+    """Experiments sorted by title. Where a configuration was run twice on the same data, the first result counts."""
     groups: dict[str, list[Result]] = {}
     for result in results:
-        groups.setdefault(repr([sorted(each.items()) for each in _shared(result).values()]), []).append(result)
-    experiments = []
-    for group in groups.values():
-        of_data: dict[str | None, dict[str, Result]] = {}
-        several = len({result["data"] for result in group if "data" in result}) > 1
-        for result in group:
-            of_data.setdefault(result.get("data") if several else None, {}).setdefault(result["config"]["hash"], result)
-        for data, found in of_data.items():
-            one = _experiment(list(found.values()))
-            if several:
-                stream = {**one.settings["stream"], "data": data or "unknown"}
-                one = replace(one, settings={**one.settings, "stream": stream})
-            experiments.append(one)
+        key = repr([sorted(options.items()) for options in _settings(result).values()])
+        groups.setdefault(key, []).append(result)
+    experiments = [experiment for group in groups.values() for experiment in _split_by_data(group)]
     for title, number in Counter(experiment.title for experiment in experiments).items():
         if number > 1:
-            alike = [place for place, experiment in enumerate(experiments) if experiment.title == title]
-            _tell_apart(experiments, alike)
+            _add_suffixes(experiments, [i for i, experiment in enumerate(experiments) if experiment.title == title])
     return sorted(experiments, key=lambda experiment: experiment.title)
 
 
-def _shared(result: Result) -> dict[str, dict[str, Any]]:
-    """What makes an experiment: settings outside the method. Options that the stream has no more do not tell apart."""
+def _settings(result: Result) -> dict[str, dict[str, Any]]:
+    """The settings outside the method. Options that earlier results have and no run has any more are left out."""
     config = result["config"]
-    known = _defaults(result)
+    defaults = earlier_defaults(config) if result.get("non_default_options") is None else None
     return {
         section: {
-            key: value
-            for key, value in config[section].items()
-            if key == "name" or not known or f"{section}.{key}" in known
+            name: value
+            for name, value in config[section].items()
+            if name == "name" or defaults is None or name in defaults[section]
         }
-        for section in NOT_METHOD
+        for section in SHARED
     }
 
 
-def _tell_apart(experiments: list[Experiment], alike: list[int]) -> None:
+def _split_by_data(results: list[Result]) -> list[Experiment]:
+    """Results of the same settings; those learned from different data are different experiments."""
+    is_split = len({result["data"] for result in results if "data" in result}) > 1
+    by_data: dict[str | None, dict[str, Result]] = {}
+    for result in results:
+        digest = result.get("data") if is_split else None
+        by_data.setdefault(digest, {}).setdefault(result["config"]["hash"], result)
+    experiments = []
+    for digest, by_hash in by_data.items():
+        experiment = _experiment(list(by_hash.values()))
+        if is_split:
+            stream = {**experiment.settings["stream"], "data": digest or "unknown"}
+            experiment = replace(experiment, settings={**experiment.settings, "stream": stream})
+        experiments.append(experiment)
+    return experiments
+
+
+def _add_suffixes(experiments: list[Experiment], same_title: list[int]) -> None:
     """Name the settings in which experiments of one title differ."""
     flat = []
-    for place in alike:
-        settings = experiments[place].settings.items()
-        flat.append({f"{section}.{key}": value for section, own in settings for key, value in own.items()})
-    keys = sorted({key for each in flat for key in each if len({repr(other.get(key)) for other in flat}) > 1})
-    for place, each in zip(alike, flat, strict=True):
-        words = ", ".join(f"{key}={each[key]}" if key in each else f"no {key}" for key in keys)
-        experiments[place] = replace(experiments[place], besides=f"; {words}")
+    for i in same_title:
+        sections = experiments[i].settings.items()
+        flat.append({f"{section}.{name}": value for section, options in sections for name, value in options.items()})
+    differing = sorted(
+        {name for settings in flat for name in settings if len({repr(other.get(name)) for other in flat}) > 1}
+    )
+    for i, settings in zip(same_title, flat, strict=True):
+        parts = [f"{name}={settings[name]}" if name in settings else f"no {name}" for name in differing]
+        experiments[i] = replace(experiments[i], suffix=f"; {', '.join(parts)}")
 
 
 def _experiment(results: list[Result]) -> Experiment:
     by_method: dict[str, dict[str, list[Result]]] = {}
     for result in results:
-        options = {"memory": _memory(result)} | _options(result)
+        options = {"memory": _memory(result)} | _method_options(result)
         by_method.setdefault(result["config"]["method"]["name"], {}).setdefault(repr(options), []).append(result)
-    variants = []
-    for method, groups in by_method.items():
-        found = [_options(group[0]) for group in groups.values()]
-        keys = list(dict.fromkeys(key for options in found for key in options))
-        varied = {key for key in keys if len({repr(options.get(key)) for options in found}) > 1}
-        for group, options in zip(groups.values(), found, strict=True):
-            usual = _defaults(group[0])
-            own = {
-                key: value
-                for key, value in options.items()
-                if value != usual.get(f"method.{key}", ...) and (key in varied or (usual and key not in SIZES))
-            }
-            seeds = {result["seed"]: result for result in sorted(group, key=lambda each: bool(each.get("drift")))}
-            ordered = tuple(seeds[seed] for seed in sorted(seeds))
-            variants.append(Variant(method, _memory(group[0]), own, ordered))
-    variants.sort(key=lambda v: (v.memory, v.order, v.method, bool(v.own), repr(v.own)))
-    settings, usual = _shared(results[0]), _defaults(results[0])
-    unusual = tuple(
-        f"{section}.{key}"
-        for section, own in settings.items()
-        for key, value in own.items()
-        if key != "name" and value != usual.get(f"{section}.{key}", ...)
+    variants = [variant for method, groups in by_method.items() for variant in _variants(method, [*groups.values()])]
+    variants.sort(key=lambda v: (v.memory, order_of(v.results[0]), bool(v.options), repr(v.options)))
+    settings, changed = _settings(results[0]), non_default_options(results[0])
+    names = tuple(
+        f"{section}.{name}"
+        for section, options in settings.items()
+        for name in options
+        if name != "name" and (changed is None or name in changed[section])
     )
-    return Experiment(settings, tuple(variants), unusual)
+    return Experiment(settings, tuple(variants), names)
 
 
-def _options(result: Result) -> dict[str, Any]:
-    """What tells variants of a method apart; a drift measured beside does not, and the budget stands by itself."""
+def _variants(method: str, groups: list[list[Result]]) -> list[Variant]:
+    """One per group of results, which differ in their seeds alone; each is labelled by what sets it apart."""
+    all_options = [_method_options(group[0]) for group in groups]
+    names = dict.fromkeys(name for options in all_options for name in options)
+    varied = {name for name in names if len({repr(options.get(name)) for options in all_options}) > 1}
+    variants = []
+    for group, options in zip(groups, all_options, strict=True):
+        changed = non_default_options(group[0])
+        if changed is None:
+            shown = varied
+        else:
+            shown = {name for name in changed["method"] if name in varied or name not in SIZES}
+            shown |= {"fixed_heads"} if options.get("fixed_heads") else set()
+        label = {name: value for name, value in options.items() if name in shown}
+        by_seed = {result["seed"]: result for result in sorted(group, key=lambda result: bool(result.get("drift")))}
+        variants.append(Variant(method, _memory(group[0]), label, tuple(by_seed[seed] for seed in sorted(by_seed))))
+    return variants
+
+
+def _method_options(result: Result) -> dict[str, Any]:
+    """What distinguishes variants of a method. The budget has a field of its own; measuring drift changes nothing."""
     config = result["config"]
-    method = {key: value for key, value in config["method"].items() if key not in ("name", "memory")}
-    return method | {key: config[key] for key in ("fixed_heads", "precision") if key in config}
-
-
-def _defaults(result: Result) -> dict[str, Any]:
-    """All options of such a run as they come; nothing for a method or stream that is not installed."""
-    config = result["config"]
-    try:
-        found = available_options(*(config[section]["name"] for section in ("stream", "method", "backbone")))
-    except UserError:
-        return {}
-    usual = {f"{section}.{name}": option.default for section, each in found.items() for name, option in each.items()}
-    precision = config.get("precision")  # decided by the device, so none is unusual
-    return usual | {"method.fixed_heads": False, "method.precision": precision}
+    method = {name: value for name, value in config["method"].items() if name not in ("name", "memory")}
+    return method | {name: config[name] for name in ("fixed_heads", "precision") if name in config}
 
 
 def _memory(result: Result) -> int:

@@ -13,14 +13,15 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from recollect.report.collect import Experiment, Result, Variant
-from recollect.report.sheets import named, slug, slug_of
-from recollect.report.stats import known
-from recollect.report.tables import spread
+from recollect.report.collect import Experiment, Result
+from recollect.report.query import accuracy_over_time
+from recollect.report.sheets import slug, slug_of
+from recollect.report.stats import all_defined, spread
+from recollect.report.style import colour_of
 from recollect.storage import write_bytes
 
-MOST_MATRICES = 6  # side by side in one picture
-MOST_LETTERS = 48
+MAX_MATRICES = 6  # side by side in one picture
+MAX_CHARACTERS = 48
 LIGHT_FROM = 55  # percent; above it cells are bright and take dark text
 
 
@@ -61,54 +62,42 @@ def draw_matrices(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
 
 
 def draw_experiment(experiment: Experiment, folder: Path) -> Iterator[Path]:
-    """Every picture that an experiment's results allow; gives the paths."""
+    """Draw every picture that an experiment's results allow; yields their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     start = slug_of(experiment)
-    matrices = {short(named(variant)): variant.results[0] for variant in experiment.variants}
-    for first in range(0, len(matrices), MOST_MATRICES):
-        path = folder / f"{start}-matrices{f'-{first // MOST_MATRICES + 1}' if first else ''}.png"
-        draw_matrices(dict(list(matrices.items())[first : first + MOST_MATRICES]), path)
+    matrices = {short(variant.full_label): variant.results[0] for variant in experiment.variants}
+    for first in range(0, len(matrices), MAX_MATRICES):
+        path = folder / f"{start}-matrices{f'-{first // MAX_MATRICES + 1}' if first else ''}.png"
+        draw_matrices(dict(list(matrices.items())[first : first + MAX_MATRICES]), path)
         yield path
     yield draw_curves(experiment, folder / f"{start}-curves.png")
     yield draw_tradeoff(experiment, folder / f"{start}-tradeoff.png")
     for variant in experiment.variants:
         measured = [r for r in variant.results if r.get("drift") and r["drift"]["rectified"][-1][0] is not None]
-        own = slug(named(variant))
+        name = slug(variant.full_label)
         for result in measured[:1]:
-            yield draw_rmse(result, short(named(variant)), folder / f"{start}-{own}-rmse.png")
+            yield draw_rmse(result, short(variant.full_label), folder / f"{start}-{name}-rmse.png")
             if result["drift"].get("scatter"):
-                yield draw_scatter(result, short(named(variant)), folder / f"{start}-{own}-pca.png")
-
-
-COLOURS = {"rfe": "tab:green", "rfe-p": "limegreen", "rfe-b": "darkolivegreen", "er": "tab:orange",
-           "derpp": "tab:purple", "finetune": "tab:red", "tamil": "tab:blue", "cls-er": "tab:brown",
-           "er-mkd": "tab:pink", "er-ace": "goldenrod", "agem": "tab:cyan"}  # fmt: skip
-"""For results from before runs wrote `display`, which has the colour in the method's own row."""
-
-
-def _colour(variant: Variant) -> str | None:
-    """The colour of a method's line; None takes the next of matplotlib's cycle."""
-    display = variant.results[0].get("display")
-    return (display["colour"] if display else COLOURS.get(variant.method)) or None
+                yield draw_scatter(result, short(variant.full_label), folder / f"{start}-{name}-pca.png")
 
 
 def draw_curves(experiment: Experiment, path: Path) -> Path:
     """Average accuracy over the tasks learned so far, task known and unknown; mean over seeds."""
     figure = _figure(11, 4.2)
     axes = figure.subplots(1, 2, sharey=True)
-    for place, (setting, title) in zip(axes, {"til": "task known", "cil": "task unknown"}.items(), strict=True):
+    for panel, (setting, title) in zip(axes, {"til": "task known", "cil": "task unknown"}.items(), strict=True):
         seen: Counter[str] = Counter()
         for variant in (v for v in experiment.variants if v.method != "joint"):
-            means = [_row_mean(variant, setting, row) for row in range(experiment.num_tasks)]
+            means = accuracy_over_time(variant, setting)
             style = ("-", "--", ":", "-.")[seen[variant.method] % 4]  # of one colour where a method comes several times
             seen[variant.method] += 1
             width = 2.5 if variant.method.startswith("rfe") else 1.2
-            place.plot(range(1, len(means) + 1), means, style, marker=".", linewidth=width,
-                       color=_colour(variant), label=short(named(variant)))  # fmt: skip
-        place.set_title(title)
-        place.set_xlabel("tasks learned")
-        place.set_ylim(bottom=0)
-        place.set_xticks(range(1, experiment.num_tasks + 1))
+            panel.plot(range(1, len(means) + 1), means, style, marker=".", linewidth=width,
+                       color=colour_of(variant.results[0]), label=short(variant.full_label))  # fmt: skip
+        panel.set_title(title)
+        panel.set_xlabel("tasks learned")
+        panel.set_ylim(bottom=0)
+        panel.set_xticks(range(1, experiment.num_tasks + 1))
     axes[0].set_ylabel("average accuracy, percent")
     legend = axes[1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     for text in legend.get_texts():
@@ -116,25 +105,18 @@ def draw_curves(experiment: Experiment, path: Path) -> Path:
     return _save(figure, path)
 
 
-def _row_mean(variant: Variant, setting: str, row: int) -> float:
-    """Over the tasks learned by then; with fixed heads the rest of a row is of tasks to come."""
-    rows = [
-        [cell for cell in result[setting]["matrix"][row][: row + 1] if cell is not None] for result in variant.results
-    ]
-    return fmean(fmean(cells) for cells in rows if cells) if all(rows) else float("nan")
-
-
 def draw_tradeoff(experiment: Experiment, path: Path) -> Path:
     """Accuracy against the bytes of images kept."""
     figure = _figure(7, 4.5)
     axes = figure.subplots()
     for variant in experiment.variants:
-        values = known(variant.figures("til", "average_accuracy"))
+        values = all_defined(variant.values("til", "average_accuracy"))
         if values:
             kept = variant.results[0]["memory"]["bytes"] / 2**20
-            point = axes.plot(kept, fmean(values), "o")[0]
-            axes.annotate(short(named(variant)), (kept, fmean(values)), (6, 0), textcoords="offset points", fontsize=7,
-                          color=point.get_color(), va="center", parse_math=False)  # fmt: skip
+            colour = colour_of(variant.results[0])
+            axes.plot(kept, fmean(values), "o", color=colour)
+            axes.annotate(short(variant.full_label), (kept, fmean(values)), (6, 0), textcoords="offset points",
+                          fontsize=7, color=colour, va="center", parse_math=False)  # fmt: skip
     axes.set_xlabel("megabytes of images kept")
     axes.set_ylabel("task-incremental accuracy, percent")
     axes.margins(x=0.25)
@@ -162,12 +144,12 @@ def draw_rmse(result: Result, title: str, path: Path) -> Path:
 
 def draw_scatter(result: Result, title: str, path: Path) -> Path:
     """Original, drifted and rectified features of each old task after the last, on their principal axes."""
-    scatter: Sequence[Mapping[str, Any]] = [place for place in result["drift"]["scatter"][:-1] if place["drifted"]]
+    scatter: Sequence[Mapping[str, Any]] = [task for task in result["drift"]["scatter"][:-1] if task["drifted"]]
     figure = _figure(3.2 * len(scatter), 3.6)
     grid = figure.subplots(1, len(scatter), squeeze=False)[0]
-    for number, (axes, place) in enumerate(zip(grid, scatter, strict=True)):
+    for number, (axes, task) in enumerate(zip(grid, scatter, strict=True)):
         for kind, colour in (("drifted", "tab:red"), ("rectified", "tab:green"), ("original", "tab:blue")):
-            points = place[kind] if kind == "original" else place[kind][-1]
+            points = task[kind] if kind == "original" else task[kind][-1]
             if points:
                 axes.scatter(*zip(*points, strict=True), s=9, alpha=0.6, color=colour, label=kind)
         drifted, rectified = (result["drift"][kind][-1][number] for kind in ("drifted", "rectified"))
@@ -181,7 +163,7 @@ def draw_scatter(result: Result, title: str, path: Path) -> Path:
 
 def short(text: str) -> str:
     """As much of a name as a picture has room for."""
-    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
 
 
 def _count(axes: Any, num: int) -> None:

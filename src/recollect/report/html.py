@@ -11,23 +11,22 @@ from typing import Any
 from recollect.escaping import escape_html
 from recollect.report.collect import Experiment, Result, Variant
 from recollect.report.layout import Sheet
-from recollect.report.sheets import named
 
 
 def page(experiments: Sequence[Experiment], tables: Sequence[Sequence[Sheet]], title: str) -> str:
-    """The page of some experiments, each with its tables."""
+    """The page of experiments and their tables."""
     folder = files("recollect.report") / "page"
     parts = {kind: (folder / f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js")}
     data = {"experiments": [_experiment(experiment) for experiment in experiments]}
     num = sum(len(variant.results) for experiment in experiments for variant in experiment.variants)
     blocks = [
-        f"<details{' open' if place == 0 else ''}><summary>{escape_html(experiment.title)}</summary>"
-        f"{''.join(sheet.html() for sheet in found)}</details>"
-        for place, (experiment, found) in enumerate(zip(experiments, tables, strict=True))
+        f"<details{' open' if i == 0 else ''}><summary>{escape_html(experiment.title)}</summary>"
+        f"{''.join(sheet.html() for sheet in sheets)}</details>"
+        for i, (experiment, sheets) in enumerate(zip(experiments, tables, strict=True))
     ]
     fields = {
         "title": escape_html(title),
-        "subtitle": f"Runs: {num}. Experiments: {len(experiments)}. Made by recollect from the runs' own results.",
+        "subtitle": f"Runs: {num}. Experiments: {len(experiments)}. Made by recollect from the results of these runs.",
         "style": parts["css"],
         "tables": "\n".join(blocks),
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
@@ -46,7 +45,7 @@ def _experiment(experiment: Experiment) -> dict[str, Any]:
 
 def _variant(variant: Variant) -> dict[str, Any]:
     return {
-        "name": named(variant),
+        "name": variant.full_label,
         "method": variant.method,
         "bytes": variant.results[0]["memory"]["bytes"],
         "runs": [_run(result) for result in variant.results],

@@ -14,18 +14,18 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean over common seeds of one variant's figure less another's, with its 95 % interval."""
+    """The mean over common seeds of one variant's value minus another's, with its 95 % interval."""
 
     mean: float
     half_width: float | None
-    """None with fewer than two common seeds: nothing can be said."""
+    """None with fewer than two common seeds: nothing can be concluded."""
     num_seeds: int
     over_tasks: float | None = None
-    """With one seed: half of the interval over its tasks. It says nothing of other seeds."""
+    """With one seed: half of the interval over its tasks. It says nothing about other seeds."""
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out zero."""
+        """Whether the interval excludes zero."""
         return self.half_width is not None and abs(self.mean) > self.half_width
 
     @property
@@ -33,44 +33,65 @@ class Difference:
         """Whether the interval lies above zero."""
         return self.is_clear and self.mean > 0
 
+    @property
+    def unsigned(self) -> str:
+        """As text, for a sentence that says itself which of the two is higher."""
+        return str(self)[1:]
+
     def __str__(self) -> str:
-        over = "" if self.over_tasks is None else f" (± {self.over_tasks:.1f} over tasks)"
-        return f"{self.mean:+.1f}" + (over if self.half_width is None else f" ± {self.half_width:.1f}")
+        over_tasks = "" if self.over_tasks is None else f" (± {self.over_tasks:.1f} over tasks)"
+        return f"{self.mean:+.1f}" + (over_tasks if self.half_width is None else f" ± {self.half_width:.1f}")
 
 
-def known(values: Sequence[float | None]) -> list[float]:
-    """The values, or nothing where one of them is undefined."""
-    found = [value for value in values if value is not None]
-    return found if len(found) == len(values) else []
+def spread(values: Sequence[float | None], digits: int = 1) -> str:
+    """Mean, with ± the standard deviation where there are several values; a dash where one is undefined."""
+    defined = all_defined(values)
+    if not defined:
+        return "–"
+    text = f"{fmean(defined):.{digits}f}"
+    return f"{text} ± {stdev(defined):.{digits}f}" if len(defined) > 1 else text
 
 
-def difference(one: Variant, other: Variant, evaluation: str, figure: str = "average_accuracy") -> Difference | None:
+def all_defined(values: Sequence[float | None]) -> list[float]:
+    """The values; an empty list where one of them is undefined."""
+    defined = [value for value in values if value is not None]
+    return defined if len(defined) == len(values) else []
+
+
+def difference(one: Variant, other: Variant, evaluation: str, metric: str = "average_accuracy") -> Difference | None:
     """Paired by seed; None without a common seed."""
-    mine, theirs = (dict(zip(v.seeds, v.figures(evaluation, figure), strict=True)) for v in (one, other))
-    pairs = [(seed, mine[seed], theirs[seed]) for seed in mine if seed in theirs]
+    ours, theirs = (dict(zip(v.seeds, v.values(evaluation, metric), strict=True)) for v in (one, other))
+    pairs = [(seed, ours[seed], theirs[seed]) for seed in ours if seed in theirs]
     gaps = {seed: a - b for seed, a, b in pairs if a is not None and b is not None}
-    found = of_gaps(list(gaps.values()))
-    if found is None or found.num_seeds > 1:
-        return found
+    summary = summarise_gaps(list(gaps.values()))
+    if summary is None or summary.num_seeds > 1:
+        return summary
     (seed,) = gaps
-    each = [_by_task(v, seed, evaluation, figure) for v in (one, other)]
-    return replace(found, over_tasks=half_width([a - b for a, b in zip(*each, strict=True)]))
+    per_task = [_values_per_task(v, seed, evaluation, metric) for v in (one, other)]
+    return replace(summary, over_tasks=half_width([a - b for a, b in zip(*per_task, strict=True)]))
 
 
-def _by_task(variant: Variant, seed: int, evaluation: str, figure: str) -> list[float]:
-    """What the mean over tasks is made of, after the last task; nothing for other figures."""
+def _values_per_task(variant: Variant, seed: int, evaluation: str, metric: str) -> list[float]:
+    """The values per task after the last task whose mean the metric is; empty for metrics that are no such mean."""
     matrix = next(result for result in variant.results if result["seed"] == seed)[evaluation]["matrix"]
     last = matrix[-1]
-    if figure == "average_accuracy":
+    if metric == "average_accuracy":
         return [cell for cell in last if cell is not None]
-    if figure != "forgetting":
+    if metric != "forgetting":
         return []
-    best = [[row[task] for row in matrix[task:-1] if row[task] is not None] for task in range(len(last) - 1)]
-    return [max(cells) - last[task] for task, cells in enumerate(best) if cells and last[task] is not None]
+    earlier = [[row[task] for row in matrix[task:-1] if row[task] is not None] for task in range(len(last) - 1)]
+    return [max(cells) - last[task] for task, cells in enumerate(earlier) if cells and last[task] is not None]
 
 
-def of_gaps(gaps: Sequence[float]) -> Difference | None:
-    """The difference that gaps seed by seed amount to; None without any."""
+def chain_gain(v: Variant) -> Difference | None:
+    """Accuracy through the chain minus accuracy without it, paired by seed; None for methods without a chain."""
+    with_chain, without = (v.values(evaluation, "average_accuracy") for evaluation in ("til", "til_without_chain"))
+    pairs = zip(with_chain, without, strict=True)
+    return summarise_gaps([a - b for a, b in pairs if a is not None and b is not None])
+
+
+def summarise_gaps(gaps: Sequence[float]) -> Difference | None:
+    """The difference that gaps per seed amount to; None without any."""
     return Difference(fmean(gaps), half_width(gaps), len(gaps)) if gaps else None
 
 
@@ -84,25 +105,31 @@ def half_width(values: Sequence[float]) -> float | None:
     return quantile * stdev(values) / math.sqrt(len(values))
 
 
-def best_two(variants: Sequence[Variant], evaluation: str) -> tuple[Variant | None, Variant | None]:
-    """The best and the second best of some variants, each only if it is clearly ahead of all that rank below it.
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Of the least-squares line."""
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
 
-    Seeds that all have are compared; the upper bound is not ranked; there is no second where there is no best.
+
+def best_two(variants: Sequence[Variant], evaluation: str) -> tuple[Variant | None, Variant | None]:
+    """The best and the second best variant, each only if it is clearly ahead of all that rank below it.
+
+    Variants are compared on the seeds that all have; joint training is not ranked; without a best there is no second.
     """
-    ranked = [v for v in variants if v.method != "joint" and known(v.figures(evaluation, "average_accuracy"))]
+    ranked = [v for v in variants if v.method != "joint" and all_defined(v.values(evaluation, "average_accuracy"))]
     common = set.intersection(*(set(v.seeds) for v in ranked)) if ranked else set()
     if len(common) < 2 or len(ranked) < 2:
         return None, None
 
     def mean(v: Variant) -> float:
-        values = zip(v.seeds, known(v.figures(evaluation, "average_accuracy")), strict=True)
+        values = zip(v.seeds, all_defined(v.values(evaluation, "average_accuracy")), strict=True)
         return fmean(value for seed, value in values if seed in common)
 
     ranked.sort(key=lambda v: -mean(v))
-    found: list[Variant] = []
-    for place in (0, 1):
-        leads = [difference(ranked[place], other, evaluation) for other in ranked[place + 1 :]]
-        if not leads or not all(lead is not None and lead.is_ahead for lead in leads):
+    best: list[Variant | None] = [None, None]
+    for rank in (0, 1):
+        gaps = [difference(ranked[rank], other, evaluation) for other in ranked[rank + 1 :]]
+        if not gaps or not all(gap is not None and gap.is_ahead for gap in gaps):
             break
-        found.append(ranked[place])
-    return (found[0] if found else None), (found[1] if len(found) > 1 else None)
+        best[rank] = ranked[rank]
+    return best[0], best[1]

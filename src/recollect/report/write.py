@@ -18,13 +18,13 @@ def write_report(results: Iterable[Result], out: Path, title: str = "recollect r
     """Write the report of all results; the paths written, the page first."""
     experiments = collect(results)
     if not experiments:
-        raise UserError("there is no result to report; give folders in which runs have finished")
+        raise UserError("there is no result to report; give folders with finished runs")
     tables = [list(sheets(experiment)) for experiment in experiments]
     texts = {out / "report.html": page(experiments, tables, title)}
     parts = [f"# {escape_markdown(title)}", ""]
-    for experiment, found in zip(experiments, tables, strict=True):
-        parts += [f"## {escape_markdown(experiment.title)}", "", *(sheet.markdown() for sheet in found)]
-        for sheet in found:
+    for experiment, of_experiment in zip(experiments, tables, strict=True):
+        parts += [f"## {escape_markdown(experiment.title)}", "", *(sheet.markdown() for sheet in of_experiment)]
+        for sheet in of_experiment:
             texts[out / "tables" / f"{sheet.name}.md"] = sheet.markdown()
             texts[out / "tables" / f"{sheet.name}.tex"] = sheet.latex()
             texts[out / "tables" / f"{sheet.name}.csv"] = sheet.csv()

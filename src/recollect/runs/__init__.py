@@ -1,8 +1,8 @@
 """Run configs and run folders."""
 
+from recollect.results import find_results
 from recollect.runs.config import RunConfig, available_options, resolve
 from recollect.runs.folder import RunFolder
-from recollect.runs.results import find_results
 from recollect.runs.run import begun, build_learner, command_of, run, settled
 from recollect.runs.settings import describe, parse
 

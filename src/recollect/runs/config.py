@@ -76,6 +76,17 @@ class RunConfig:
     def hash(self) -> str:
         return str(self.to_json()["hash"])
 
+    def non_default_options(self) -> dict[str, dict[str, Any]]:
+        """By section, the options that differ from the defaults for this stream, method and backbone."""
+        defaults = available_options(self.stream, self.method, self.backbone)
+        plain = self.to_json()
+        return {
+            section: {
+                name: plain[section][name] for name, option in options.items() if plain[section][name] != option.default
+            }
+            for section, options in defaults.items()
+        }
+
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> RunConfig:
         """The config that wrote `data`; checked like settings typed by hand."""

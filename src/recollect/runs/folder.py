@@ -13,8 +13,8 @@ from typing import Any, Literal, TypedDict
 
 from recollect.engine import Observer
 from recollect.errors import UserError
+from recollect.results import problem_of
 from recollect.runs.config import ConfigFile, RunConfig
-from recollect.runs.results import problem_of
 from recollect.storage import LOCK_NAME, UNFINISHED, append_line, read_json, write_json
 from recollect.storage.documents import parse_json
 from recollect.storage.files import read_limited

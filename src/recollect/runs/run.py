@@ -20,7 +20,7 @@ from recollect.methods import Learner, Schedule, Setup, methods
 from recollect.metrics import summarise
 from recollect.nets import Network, as_backbone, backbones
 from recollect.rng import Key
-from recollect.runs.config import SECTIONS, ConfigFile, RunConfig, resolve
+from recollect.runs.config import ConfigFile, RunConfig
 from recollect.runs.folder import EventLog, RunFolder, code_version, last_data_root
 from recollect.runs.live import Observers, live_observers
 from recollect.storage import lock_folder, read_json
@@ -153,15 +153,15 @@ def settled(config: RunConfig, out: Path, device: str, *, force: bool) -> RunCon
 
 def command_of(config: RunConfig, out: Path, threads: int = 0) -> str:
     """A command line that does such a run; options left at their defaults are left out."""
-    plain = resolve(config.stream, config.method, config.seed, {"backbone": config.backbone}).to_json()
     words = ["recollect", "run", "--stream", config.stream, "--method", config.method, "--seed", str(config.seed)]
     words += ["--fixed-heads"] * config.fixed_heads + ["--measure-drift"] * config.measure_drift
     words += ["--precision", config.precision] if config.precision != "auto" else []
     words += ["--threads", str(threads)] if threads else []
-    found = config.to_json()
-    own = {f"{s}.{key}": value for s in SECTIONS for key, value in found[s].items() if value != plain[s][key]}
-    own |= {"backbone": config.backbone} if config.backbone != streams()[config.stream].protocol.backbone else {}
-    sets = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in own.items()]
+    changed = config.non_default_options().items()
+    settings = {f"{section}.{name}": value for section, options in changed for name, value in options.items()}
+    if config.backbone != streams()[config.stream].protocol.backbone:
+        settings["backbone"] = config.backbone
+    sets = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
     return shlex.join([*words, "--out", str(out), *(["--set", *sets] if sets else [])])
 
 
@@ -188,6 +188,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "seed": config.seed,
         "config": config.to_json(),
         "display": {"colour": row.colour, "order": row.order},
+        "non_default_options": config.non_default_options(),
         "command": command,
         "commit": code_version(),
         "environment": runtime.describe(),

@@ -22,7 +22,8 @@ from typing import Any, Literal, TypedDict
 
 from recollect.engine import StopRequest, listening
 from recollect.errors import StoppedError, UserError
-from recollect.runs import RunConfig, command_of, find_results, run, settled
+from recollect.results import find_results
+from recollect.runs import RunConfig, command_of, run, settled
 from recollect.storage import LockedError, lock_folder, read_json, write_json
 from recollect.streams import streams
 from recollect.sweeps.preset import Job

@@ -58,6 +58,15 @@ class ConfigSections(TypedDict):
     hash: str
 
 
+class Options(TypedDict):
+    """Options by section."""
+
+    stream: dict[str, Any]
+    method: dict[str, Any]
+    backbone: dict[str, Any]
+    training: dict[str, Any]
+
+
 class ParameterCounts(TypedDict):
     training: int
     inference: int
@@ -97,6 +106,7 @@ class ResultFile(TypedDict):
     seed: int
     config: ConfigSections
     display: NotRequired[Display]
+    non_default_options: NotRequired[Options]
     command: NotRequired[str]
     commit: NotRequired[str]
     environment: NotRequired[dict[str, Any]]

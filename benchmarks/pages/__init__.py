@@ -1,0 +1,1 @@
+"""The generated pages: values computed from raw results, filled into the Markdown of benchmarks/templates."""

@@ -1,0 +1,80 @@
+"""A report is complete, whatever its results are called, and its tables are right in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recollect.errors import UserError
+from recollect.report.layout import Cell, Sheet
+from recollect.report.style import EARLIER_COLOURS, colour_of, order_of
+from recollect.report.write import write_report
+from tests.report.results import result_of, some_results
+
+
+def test_a_table_in_every_format() -> None:
+    rows = [["a_b | c", Cell("1.0 ± 0.1", "best")], ["<x> & y", Cell("0.5", "second")]]
+    sheet = Sheet("name", "50 % of_it", ["method", "α"], rows, ["a note"])
+    assert r"| a_b \| c | **1.0 ± 0.1** |" in sheet.markdown()
+    assert "| &lt;x> & y | <u>0.5</u> |" in sheet.markdown()
+    assert r"a\_b | c & \textbf{1.0 $\pm$ 0.1} \\" in sheet.latex()
+    assert r"<x> \& y & \underline{0.5} \\" in sheet.latex()
+    assert r"\caption{50 \% of\_it. a note}" in sheet.latex()
+    assert list(csv.reader(io.StringIO(sheet.csv()))) == [["method", "α"], ["a_b | c", "1.0 ± 0.1"], ["<x> & y", "0.5"]]
+    assert '<th scope="row">&lt;x&gt; &amp; y</th><td><u>0.5</u></td>' in sheet.html()
+
+
+def test_a_report_has_a_page_tables_and_pictures(tmp_path: Path) -> None:
+    paths = write_report(some_results(), tmp_path / "out", "My report")
+    assert all(path.exists() for path in paths)
+    assert {path.suffix for path in paths} == {".html", ".md", ".tex", ".csv", ".png"}
+    kinds = {path.stem.rsplit("-", 1)[1] for path in paths if path.suffix == ".png"}
+    assert kinds == {"matrices", "curves", "tradeoff", "rmse", "pca"}
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert text.startswith("# My report")
+    assert "| rfe | 0 | 2.00 / 1.50 | 51.0 ± 1.0 |" in text
+
+
+def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no result to report"):
+        write_report([], tmp_path / "none")
+
+
+def test_results_without_accuracies_or_with_odd_names_are_reported(tmp_path: Path) -> None:
+    """A task without test images, two budgets with drift, a name that is no file name, and an option missing."""
+    unknown = result_of("rfe", 0, 50.0)
+    for evaluation in ("til", "cil"):
+        unknown[evaluation] |= {"average_accuracy": None, "incremental_accuracy": None, "forgetting": None}
+    odd = result_of("finetune", 0, 30.0, drift=True, chain=20.0)
+    odd["config"]["method"]["name"] = "a/b $\\foo$ " + "x" * 300
+    budgets = [result_of("rfe-b", 0, 40.0, memory=m, samples=m, drift=True, chain=30.0) for m in (200, 500)]
+    older = result_of("rfe", 1, 50.0)
+    del older["config"]["method"]["stride"]
+    paths = write_report([unknown, odd, *budgets, older], tmp_path / "out")
+    assert len(set(paths)) == len(paths)
+    assert all(path.is_file() and path.is_relative_to(tmp_path / "out") for path in paths)
+
+
+def test_a_method_without_a_colour_gets_one_that_follows_from_its_name() -> None:
+    names = [f"method-{i}" for i in range(50)]
+    results = [named(name, display) for name in names for display in (None, {"colour": "", "order": 5})]
+    colours = [colour_of(result) for result in results]
+    assert colours[::2] == colours[1::2]
+    assert len(set(colours)) > 5
+
+
+def named(method: str, display: dict[str, Any] | None) -> dict[str, Any]:
+    return {"config": {"method": {"name": method}}, "display": display}
+
+
+def test_order_and_colour_are_those_that_the_run_recorded() -> None:
+    recorded = named("third-party", {"colour": "#ff00aa", "order": 115})
+    assert colour_of(recorded) == "#ff00aa"
+    assert colour_of(named("rfe", None)) == EARLIER_COLOURS["rfe"]
+    results = [named("zeta", None), named("rfe", None), recorded, named("alpha", None), named("er", None)]
+    ordered = [result["config"]["method"]["name"] for result in sorted(results, key=order_of)]
+    assert ordered == ["er", "third-party", "rfe", "alpha", "zeta"]
