@@ -56,11 +56,11 @@ def test_forward_follows_an_affine_drift_exactly() -> None:
     tasks, rule = draw(sizes), rule_of("forward")
     for task, (z, labels) in enumerate(tasks):
         rule.grow(sizes[task])
-        now = Reading(move(z, task), [])
-        rule.learn(Lesson(labels, now, Reading(move(z, task - 1), []) if task else None))
+        now = Reading(move(z, task))
+        rule.learn(Lesson(labels, now, Reading(move(z, task - 1)) if task else None))
     query = move(torch.cat([z for z, _ in tasks]), 2)
     expected = lda([(move(z, 2), labels) for z, labels in tasks], sizes, query)
-    evidence = rule.evidence(Reading(query, []), logits_of(sizes, len(query)))
+    evidence = rule.evidence(Reading(query), logits_of(sizes, len(query)))
     assert torch.allclose(evidence.exp(), expected.exp(), atol=1e-3)
     assert (evidence.argmax(1) == expected.argmax(1)).all()
 
@@ -102,16 +102,36 @@ def test_nested_follows_estimates_that_shrink() -> None:
     assert (evidence.argmax(1) == truth).float().mean() > 0.9
 
 
-@pytest.mark.parametrize("name", ["forward", "lda"])
+def test_anchored_multiplies_a_space_that_moves_and_one_that_does_not() -> None:
+    sizes = (2, 3, 1)
+    tasks, rule, forward = draw(sizes), rule_of("anchored"), rule_of("forward")
+    for task, (z, labels) in enumerate(tasks):
+        before = Reading(move(z, task - 1)) if task else None
+        for each in (rule, forward):
+            each.grow(sizes[task])
+            each.learn(Lesson(labels, Reading(move(z, task), first=z), before))
+    query = torch.cat([z for z, _ in tasks])
+    logits = logits_of(sizes, len(query))
+    statistics = ClassStatistics(DIM)
+    statistics.grow(sum(sizes))
+    for task, (z, labels) in enumerate(tasks):
+        statistics.add(z, labels + sum(sizes[:task]))
+    weight, bias = statistics.discriminant("oas")
+    expected = (query @ weight.T + bias).log_softmax(1) + forward.evidence(Reading(move(query, 2)), logits)
+    evidence = rule.evidence(Reading(move(query, 2), first=query), logits)
+    assert torch.allclose(evidence, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["forward", "lda", "anchored"])
 @pytest.mark.parametrize("sizes", [(6, 1, 1, 2), (2, 2, 10), (1, 1, 1)])
 def test_no_class_is_preferred_for_the_size_of_its_task(name: str, sizes: tuple[int, ...]) -> None:
     tasks, rule = draw(sizes), rule_of(name, head_weight=0.5)
     for task, (z, labels) in enumerate(tasks):
         rule.grow(sizes[task])
-        rule.learn(Lesson(labels, Reading(z, [z] * (task + 1)), Reading(z, [z] * task) if task else None))
+        rule.learn(Lesson(labels, Reading(z, [z] * (task + 1), z), Reading(z, [z] * task) if task else None))
     query = torch.cat([z for z, _ in tasks])
     heads = logits_of(sizes, len(query))  # heads that cannot tell their classes apart
-    answers = rule.evidence(Reading(query, [query] * len(sizes)), heads).argmax(1)
+    answers = rule.evidence(Reading(query, [query] * len(sizes), query), heads).argmax(1)
     truth = torch.cat([labels + sum(sizes[:task]) for task, (_, labels) in enumerate(tasks)])
     counts = torch.bincount(answers, minlength=sum(sizes)).float()
     expected = torch.bincount(truth, minlength=sum(sizes)).float()
@@ -129,7 +149,7 @@ def test_heads_count_by_their_weight() -> None:
         rule = rule_of("forward", head_weight)
         for task, (z, labels) in enumerate(tasks):
             rule.grow(2)
-            rule.learn(Lesson(labels, Reading(z, []), Reading(z, []) if task else None))
-        scores.append(rule.evidence(Reading(query, []), logits))
+            rule.learn(Lesson(labels, Reading(z), Reading(z) if task else None))
+        scores.append(rule.evidence(Reading(query), logits))
     heads = torch.cat([part.log_softmax(1) for part in logits], dim=1)
     assert torch.allclose(scores[1] - scores[0], 2 * heads, atol=1e-4)

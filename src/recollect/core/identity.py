@@ -6,7 +6,7 @@ class-means  p(c) ∝ softmax(w_t(f̂_t))_c exp(cos(f̂_t, μ_c) / τ), with μ_
              ended. It stores one vector per class.
 forward      p(c) ∝ N(z; μ_c, Σ) softmax(w_t(f̂_t))_c^λ with z = f(x) today. When a task ends, Gaussians of old classes
              follow the space: an affine map from f_{t-1} to f_t on the task's images carries them along.
-anchored     the same with z = [g(x), f(x)], g the network as it was before the first task, which never moves.
+anchored     the same times N(g(x); μ'_c, Σ'), g the network as it was after the first task, which never moves.
 lda          Gaussians of task t in every space k ≤ t: p(c) = Π_{k<t} P_k(later than k) P_t(c), each P_k a discriminant
              inside one space. When a task ends, those of space k follow the estimates f̂_k of the task's images.
 
@@ -38,10 +38,12 @@ TEMPERATURE = 0.2  # τ of class-means
 class Reading:
     """What the network says of some images."""
 
-    z: Float[Tensor, "b _"]
-    """Today's features; for `anchored` with those of the anchor before them."""
-    estimates: Sequence[Float[Tensor, "b d"]]
+    f: Float[Tensor, "b d"]
+    """Today's features."""
+    estimates: Sequence[Float[Tensor, "b d"]] = ()
     """f̂_t, the features in the space of each task."""
+    first: Float[Tensor, "b d"] | None = None
+    """The features of the network after the first task, for `anchored`."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class ClassMeans(Rule):
 
 
 class Forward(Rule):
-    """One discriminant in today's space, for `forward` and `anchored`."""
+    """One discriminant in today's space."""
 
     ranks_within_tasks = follows_drift = True
 
@@ -157,16 +159,46 @@ class Forward(Rule):
     @torch.no_grad()
     def learn(self, lesson: Lesson) -> None:
         if lesson.before is not None:
-            self.discriminant.follow(lesson.before.z, lesson.now.z)
-        self.discriminant.add(lesson.now.z, lesson.labels + self.first)
+            self.discriminant.follow(lesson.before.f, lesson.now.f)
+        self.discriminant.add(lesson.now.f, lesson.labels + self.first)
         self.discriminant.refresh()
 
     def read_buffers(self) -> list[Tensor]:
         return [self.discriminant.weight, self.discriminant.bias]
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
-        scores: Tensor = self.discriminant(at_least_single(reading.z))
+        scores: Tensor = self.discriminant(at_least_single(reading.f))
         return scores.log_softmax(dim=1) + self.head_weight * log_softmaxes(logits)
+
+
+class Anchored(Rule):
+    """Two discriminants, of today's space and of one that never moves, whose statistics are exact."""
+
+    ranks_within_tasks = follows_drift = True
+
+    def __init__(self, feature_dim: int, shrinkage: float, head_weight: float) -> None:
+        super().__init__()
+        self.today = Forward(feature_dim, shrinkage, head_weight)
+        self.anchor = Discriminant(feature_dim)
+
+    def grow(self, num_classes: int) -> None:
+        self.today.grow(num_classes)
+        self.anchor.grow(num_classes)
+
+    @torch.no_grad()
+    def learn(self, lesson: Lesson) -> None:
+        self.today.learn(lesson)
+        assert lesson.now.first is not None
+        self.anchor.add(lesson.now.first, lesson.labels + self.today.first)
+        self.anchor.refresh()
+
+    def read_buffers(self) -> list[Tensor]:
+        return [*self.today.read_buffers(), self.anchor.weight, self.anchor.bias]
+
+    def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
+        assert reading.first is not None
+        scores: Tensor = self.anchor(at_least_single(reading.first))
+        return scores.log_softmax(dim=1) + self.today.evidence(reading, logits)
 
 
 class Nested(Rule):
@@ -220,4 +252,4 @@ def make_rule(identity: Identity, feature_dim: int, *, stride: int, shrinkage: f
         return ClassMeans(feature_dim, follows_drift=stride > 1)
     if identity == "lda":
         return Nested(feature_dim, shrinkage, head_weight)
-    return Forward(feature_dim * (2 if identity == "anchored" else 1), shrinkage, head_weight)
+    return (Anchored if identity == "anchored" else Forward)(feature_dim, shrinkage, head_weight)

@@ -16,23 +16,33 @@ HELD_OUT = 5  # every so many images, to find a head's temperature
 TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
-class TaskIdentity(nn.Module):
-    """The rule, the network before the first task (`anchored`), and the network before the current one."""
+Evidence = Callable[[Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
+"""From images, today's features, estimates in each task's space and logits of each head to scores of all classes."""
 
-    def __init__(self, config: RFEConfig, backbone: nn.Module, feature_dim: int) -> None:
+
+class TaskIdentity(nn.Module):
+    """The rule, the network after the first task (`anchored`), and the network before the current one."""
+
+    def __init__(self, config: RFEConfig, feature_dim: int, *, is_pretrained: bool) -> None:
         super().__init__()
+        identity = config.identity
+        if identity == "auto":
+            identity = "anchored" if is_pretrained else "forward"
+        self.is_anchored = identity == "anchored"
         self.rule = make_rule(
-            config.identity,
+            identity,
             feature_dim,
             stride=config.stride,
             shrinkage=config.shrinkage,
             head_weight=config.head_weight,
         )
-        self.origin = Frozen(backbone) if config.identity == "anchored" else None
+        self.first: Frozen | None = None
         self.before = nn.ModuleDict()
 
     def begin_task(self, task: TaskInfo, backbone: nn.Module, chain: RetrospectorChain) -> None:
         """Called before anything grows for the task."""
+        if task.index == 1 and self.is_anchored:
+            self.first = Frozen(backbone)
         if task.index and self.rule.follows_drift:
             self.before.update({"backbone": Frozen(backbone), "chain": Frozen(chain)})
         self.rule.grow(task.num_classes)
@@ -54,37 +64,45 @@ class TaskIdentity(nn.Module):
         self.rule.learn(Lesson(labels - first_unit, self._read_all(data, backbone, chain), before, moving))
 
     def _read_all(self, data: TaskData, backbone: nn.Module, chain: RetrospectorChain) -> Reading:
-        parts = []
+        parts: list[Reading] = []
         for batch in data.batches():
             f = at_least_single(backbone(batch.x))
-            z = self._concatenate(batch.x, f, self.origin)
-            parts.append(Reading(z, [at_least_single(estimate) for estimate in chain.rewind(batch.x, f)]))
+            estimates = [at_least_single(estimate) for estimate in chain.rewind(batch.x, f)]
+            parts.append(Reading(f, estimates, self._read_first(batch.x, f, self.first)))
         spaces = zip(*(part.estimates for part in parts), strict=True)
-        return Reading(torch.cat([part.z for part in parts]), [torch.cat(space) for space in spaces])
+        firsts = [part.first for part in parts if part.first is not None]
+        return Reading(
+            torch.cat([part.f for part in parts]),
+            [torch.cat(space) for space in spaces],
+            torch.cat(firsts) if firsts else None,
+        )
 
-    def _concatenate(self, x: Tensor, f: Tensor, origin: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """z: today's features, after the origin's where there is one."""
-        return f if origin is None else torch.cat([at_least_single(origin(x)), at_least_single(f)], dim=1)
+    def _read_first(self, x: Tensor, f: Tensor, first: Callable[[Tensor], Tensor] | None) -> Tensor | None:
+        """Features of the network after the first task; until the second begins these are today's."""
+        if not self.is_anchored:
+            return None
+        return f if first is None else at_least_single(first(x))
 
-    def reader(
-        self, image_shape: tuple[int, int, int], dtype: torch.dtype | None
-    ) -> Callable[[Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]:
-        """`evidence`, with the origin folded."""
-        origin = None if self.origin is None else folded(self.origin.module, image_shape, dtype)
-        return lambda x, f, estimates, logits: self.evidence(x, f, estimates, logits, origin)
+    def reader(self, image_shape: tuple[int, int, int], dtype: torch.dtype | None) -> Evidence:
+        """`evidence`, with the first task's network folded."""
+        first = None if self.first is None else folded(self.first.module, image_shape, dtype)
+        return lambda x, f, estimates, logits: self._evidence(x, f, estimates, logits, first)
 
-    def evidence(
+    def evidence(self, x: Tensor, f: Tensor, estimates: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
+        """Scores of the classes of all tasks that have begun; where none has, fixed heads are averaged."""
+        return self._evidence(x, f, estimates, logits, self.first)
+
+    def _evidence(
         self,
         x: Tensor,
         f: Tensor,
         estimates: Sequence[Tensor],
         logits: Sequence[Tensor],
-        origin: Callable[[Tensor], Tensor] | None = None,
+        first: Callable[[Tensor], Tensor] | None,
     ) -> Tensor:
-        """Scores of the classes of all tasks that have begun; where none has, fixed heads are averaged."""
         if not estimates:
             return average(logits[:1])
-        return self.rule.evidence(Reading(self._concatenate(x, f, origin or self.origin), estimates), logits)
+        return self.rule.evidence(Reading(f, estimates, self._read_first(x, f, first)), logits)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ S is nothing (RFE), samples of the last k tasks (RFE-P) or a reservoir over all 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -21,7 +21,7 @@ from recollect.core import RFE, feature_estimation, folded, fused
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.errors import UserError
 from recollect.methods._rfe_config import RFEConfig
-from recollect.methods._rfe_identity import TaskIdentity, discriminant_head
+from recollect.methods._rfe_identity import Evidence, TaskIdentity, discriminant_head
 from recollect.methods._rfe_memory import Recall, RFEMemory
 from recollect.methods.learner import (
     CachedFunctions,
@@ -41,8 +41,6 @@ from recollect.methods.learner import (
 from recollect.nets import Network
 from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskData, TaskInfo
-
-Evidence = Callable[[Tensor, Tensor, list[Tensor], list[Tensor]], Tensor]
 
 
 class RFELearner(Learner[RFEConfig]):
@@ -67,8 +65,8 @@ class RFELearner(Learner[RFEConfig]):
             teacher_statistics=config.teacher_statistics,
             end_to_end=config.end_to_end,
         )
-        self.identity = TaskIdentity(config, network.backbone, network.feature_dim)
         is_pretrained = getattr(network.backbone, "normalisation", None) is not None
+        self.identity = TaskIdentity(config, network.feature_dim, is_pretrained=is_pretrained)
         self.is_gentle = config.gentle == "always" or (config.gentle == "pretrained" and is_pretrained)
         self.past = None if config.keep == "none" else RFEMemory(config, network.feature_dim, setup.image_shape)
 
@@ -224,7 +222,7 @@ class RFELearner(Learner[RFEConfig]):
         chain = self.rfe.chain
         inference = num_parameters(self.network, chain.retrospectors, chain.auxiliaries[: chain.num_hops])
         inference += sum(buffer.numel() for buffer in self.identity.rule.read_buffers())
-        inference += num_parameters(*(part for part in [self.identity.origin] if part is not None))
+        inference += num_parameters(*(part for part in [self.identity.first] if part is not None))
         teachers = [teacher for teacher in (self.rfe.anchor, self.rfe.recent) if teacher is not None]
         return Parameters(inference + num_parameters(*teachers, self.identity.before), inference)
 
@@ -249,7 +247,7 @@ def _row(config: RFEConfig, about: str, order: int, *, cost: float = 1.4, colour
         "anchor": "frozen copy of the network",
         "recent": "frozen copy of the network",
         "before": "frozen copy of the network",
-        "origin": "frozen copy of the network",
+        "first": "frozen copy of the network",
         "identity": "class means and covariances",
     }
     return Method(RFELearner, config, about, cost, 2, contents, colour, order)
@@ -265,7 +263,7 @@ METHODS = {
         cost=2.5,
         colour="darkolivegreen",
     ),
-    "rfe-plus": _row(RFEConfig(identity="forward", gentle="pretrained"), "RFE for unknown tasks", 155, colour="teal"),
+    "rfe-plus": _row(RFEConfig(identity="auto", gentle="pretrained"), "RFE for unknown tasks", 155, colour="teal"),
     "rfe-e2e": _row(RFEConfig(end_to_end=True), "RFE trained end to end, without a second stage", 160),
     "rfe-mlp-residual": _row(RFEConfig(form="mlp-residual"), "ablation: r = MLP([f, h]) + f", 170),
     "rfe-mlp-projection": _row(RFEConfig(form="mlp-projection"), "ablation: r = MLP([f, h])", 180),
