@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from recollect.runs import build_learner, resolve
+from recollect.runs import resolve
 from recollect.runs.folder import code_version
+from recollect.runs.run import create_learner
 from recollect.storage import write_json
 from recollect.streams import Stream, stream_from_tensors
 
@@ -39,7 +40,7 @@ def empty_stream(num_tasks: int, num_classes: int, image_size: int) -> Stream:
 
 def count(stream_name: str, method: str, settings: dict[str, Any], stream: Stream) -> list[int]:
     """Parameters in training and at inference, after the last task has begun."""
-    learner = build_learner(resolve(stream_name, method, 0, settings), stream)
+    learner = create_learner(resolve(stream_name, method, 0, settings), stream)
     for task in stream.tasks:
         learner.begin_task(task.info)
     counts = learner.parameter_counts()

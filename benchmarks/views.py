@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,9 +23,8 @@ from torch import nn
 from recollect.core import RFE
 from recollect.engine import Engine, Runtime
 from recollect.engine.evaluation import evaluate
-from recollect.methods import Phase, Setup
+from recollect.methods import Phase, Schedule, Setup, build_learner
 from recollect.methods._rfe_config import RFEConfig
-from recollect.methods.learner import Schedule
 from recollect.methods.rfe import RFELearner
 from recollect.nets import Network
 from recollect.nets.resnet import ResNet18
@@ -96,8 +96,9 @@ def study(name: str, data_root: Path) -> dict[str, Any]:
     with (key / "backbone").initialising():
         backbone = ResNet18(3, 16)
     views = VIEWS if precision == "bf16" else (config.method_options.views,)
-    setup = Setup(stream.image_shape, Schedule(config.training.epochs, config.training.learning_rate), key)
-    learner = ViewsLearner(Network(backbone, key), config.method_options, setup, views)
+    schedule = Schedule(config.training.epochs, config.training.learning_rate)
+    make = partial(ViewsLearner, views=views)
+    learner = build_learner(make, config.method_options, backbone, stream.image_shape, schedule, key)
     runtime = Runtime.choose("auto", precision, threads=1)
     record = Engine(learner, stream, config.training, runtime, seed).run()
     accuracies = {}

@@ -1,16 +1,127 @@
-"""What tests of several packages share."""
+"""What tests of several packages share: the command line, small streams and learners, and steps of training."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import torch
+from torch import Tensor, nn
+
 from recollect.cli import main
+from recollect.engine import Engine, Observer, Runtime, Training
+from recollect.engine.feature_cache import SampleCache
+from recollect.methods import BaselineConfig, CachedFunctions, Learner, Phase, Schedule, Update, build_learner, methods
+from recollect.nets.convnet import ConvNet
+from recollect.rng import Key
+from recollect.streams import Batch, Stream, TaskInfo, augment
+from recollect.testing.harness import pictures
+
+SMALL = {"memory": 8, "auxiliary_dim": 8, "projection_dim": 4}
+
+
+def make_stream(
+    sizes: tuple[int, ...] = (2, 2), per_class: int = 10, size: int = 16, channels: int = 3, seed: int = 0
+) -> Stream:
+    """Random images whose brightness tells the class, in tasks of the given sizes."""
+    return pictures(sizes, size=size, channels=channels, per_class=per_class, seed=seed)
+
+
+def make_learner(
+    name: str,
+    stream: Stream,
+    *,
+    epochs: int = 1,
+    seed: int = 0,
+    backbone: nn.Module | None = None,
+    fixed_heads: tuple[int, ...] = (),
+    **options: Any,
+) -> Learner[Any]:
+    """A small learner of the named method."""
+    row, key = methods()[name], Key(seed)
+    fields = {field.name for field in dataclasses.fields(row.config)}
+    own = {name: value for name, value in (SMALL | options).items() if name in fields}
+    config = dataclasses.replace(row.config, **own)
+    if backbone is None:
+        with key.initialising():
+            backbone = ConvNet(stream.image_shape[0], 4)
+    schedule = Schedule(epochs, 1e-2)
+    return build_learner(row.learner, config, backbone, stream.image_shape, schedule, key, fixed_heads=fixed_heads)
+
+
+def teach(learner: Learner[Any], stream: Stream, *, seed: int = 0, precision: str = "fp32", **options: Any) -> Engine:
+    """Run the engine over a stream, for as many epochs as the learner was made for."""
+    training = Training(epochs=learner.setup.schedule.epochs, learning_rate=1e-2, batch_size=8)
+    engine = Engine(learner, stream, training, Runtime.choose("cpu", precision), seed, **options)
+    engine.run()
+    return engine
+
+
+class Plain(Learner[BaselineConfig]):
+    """The simplest method that conforms."""
+
+    def phases(self, task: TaskInfo) -> Iterator[Phase]:
+        yield self.classifier_phase(task, self.step, self.config.units)
+
+    def step(self, batch: Batch, update: Update) -> None:
+        update(self.network.cross_entropy(self.network(batch.x), batch.y, self.config.units))
+
+
+class StopError(Exception):
+    """Raised by `StopAt`."""
+
+
+class StopAt(Observer):
+    """Stops a run in the middle of a phase."""
+
+    def __init__(self, num_images: int) -> None:
+        self.left = num_images
+
+    def advance(self, num_images: int) -> None:
+        self.left -= num_images
+        if self.left < 0:
+            raise StopError
+
+
+def batch_of(stream: Stream, task: int, num: int = 8) -> Batch:
+    """An augmented batch of a task's first training images."""
+    images, labels = stream.tasks[task].train.take(torch.arange(num))
+    key = Key(99) / task
+    return Batch(images, augment(images, stream.pixels, (key / "view").generator()), labels, stream.pixels, key)
+
+
+def phases(learner: Learner[Any], stream: Stream, task: int) -> dict[str, Phase]:
+    """The phases of a task by name."""
+    return {phase.name: phase for phase in learner.phases(stream.tasks[task].info)}
+
+
+def with_features(cached: CachedFunctions | None, batch: Batch) -> Batch:
+    """The batch with the outputs of a phase's cached functions, as the engine gives it."""
+    if cached is None:
+        return batch
+    recall = None
+    if cached.memory is not None:
+        recall = partial(SampleCache(cached, batch.pixels, batch.x.device).recall, batch.key)
+    return dataclasses.replace(batch, cached=cached(batch.x), recall=recall)
+
+
+def loss_of(phase: Phase, batch: Batch) -> Tensor:
+    """The loss that one step of a phase gives to `update`."""
+    losses: list[Tensor] = []
+    for module in phase.training:
+        module.train()
+    phase.step(with_features(phase.cached, batch), lambda loss, edit=None: losses.append(loss))
+    assert len(losses) == 1
+    return losses[0]
 
 
 def recollect(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ from recollect.deploy.data import read_images
 from recollect.deploy.export import export
 from recollect.methods import methods
 from recollect.runs import parse, resolve, run
-from recollect.runs.run import build_learner
+from recollect.runs.run import create_learner
 from recollect.streams import open_stream
 
 ROOT = Path(__file__).parents[1]
@@ -74,7 +74,7 @@ def test_one_file_adds_a_method_a_stream_or_a_backbone(tmp_path: Path, monkeypat
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
     testing.check_method("head-only")
     config = resolve("noise", "head-only", 0, {"backbone": "pooled", "side": 2, "epochs": 1}, precision="fp32")
-    learner = build_learner(config, open_stream("noise"))
+    learner = create_learner(config, open_stream("noise"))
     before = {name: tensor.clone() for name, tensor in learner.network.backbone.state_dict().items()}
     result = run(config, tmp_path / "run")
     assert len(result["til"]["matrix"]) == 4

@@ -16,8 +16,7 @@ from torch import nn
 from measuring.timing import Work, report_progress, time_in_turn, time_with_unit
 from recollect.engine import Observer, Runtime, Training
 from recollect.engine.fit import Fit
-from recollect.methods import Learner, Phase, Schedule, Setup, methods
-from recollect.nets import Network
+from recollect.methods import Learner, Phase, Schedule, build_learner, methods
 from recollect.nets.resnet import ResNet18
 from recollect.report.speed import MEMORY, STAGE_2, speed_ratios
 from recollect.rng import Key
@@ -66,8 +65,8 @@ class Bench:
         )
         key = Key(0)
         with key.initialising():
-            network = Network(ResNet18(3, 64), key)
-        self.learner: Learner[Any] = row.learner(network, config, Setup((3, 32, 32), Schedule(1, 5e-4), key))
+            backbone = ResNet18(3, 64)
+        self.learner: Learner[Any] = build_learner(row.learner, config, backbone, (3, 32, 32), Schedule(1, 5e-4), key)
         self.images = self.stream.tasks[0].train.images
         for index in range(number):
             self.info = TaskInfo(index, info.name, info.class_names)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import make_learner, make_stream, teach
+from tests.support import make_learner, make_stream, teach
 from torch import Tensor, nn
 
 from recollect.core import RFE, AuxiliaryExtractor, GatedRetrospector, fused

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.conftest import make_learner, make_stream
+from tests.support import make_learner, make_stream
 from torch import Tensor, nn
 from torch.multiprocessing import spawn
 

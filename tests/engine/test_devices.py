@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.conftest import make_learner, make_stream
 from tests.engine.pretend_device import NAME, is_supported, pretend_device
-from tests.methods.test_conformance import Plain
+from tests.support import Plain, make_learner, make_stream
 from torch import Tensor, nn
 
 from recollect import ContinualClassifier

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import make_learner, make_stream, teach
+from tests.support import StopAt, StopError, make_learner, make_stream, teach
 from torch import nn
 
 from recollect.engine import Engine, Observer, Runtime, Training, checkpoint
@@ -190,22 +190,6 @@ def test_same_seed_same_bits(name: str) -> None:
     teach(c, stream, seed=2)
     assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
     assert any(not torch.equal(x, y) for x, y in zip(a.state_dict().values(), c.state_dict().values(), strict=True))
-
-
-class StopError(Exception):
-    pass
-
-
-class StopAt(Observer):
-    """Stops a run in the middle of a phase."""
-
-    def __init__(self, num_images: int) -> None:
-        self.left = num_images
-
-    def advance(self, num_images: int) -> None:
-        self.left -= num_images
-        if self.left < 0:
-            raise StopError
 
 
 @pytest.mark.parametrize("name", NAMES)

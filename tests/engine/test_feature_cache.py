@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.conftest import make_learner, make_stream
+from tests.support import make_learner, make_stream
 from torch import Tensor, nn
 
 from recollect.engine import Observer, Runtime

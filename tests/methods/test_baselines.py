@@ -16,8 +16,7 @@ from recollect.nets import Network
 from recollect.rng import Key
 from recollect.runs import resolve
 from recollect.streams import Stream
-from tests.conftest import make_learner, make_stream, teach
-from tests.methods.test_rfe import batch_of, loss_of, phases
+from tests.support import batch_of, loss_of, make_learner, make_stream, phases, teach
 
 NAMES = sorted(methods())
 

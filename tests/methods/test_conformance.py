@@ -18,7 +18,7 @@ from recollect.methods import BaselineConfig, Learner, Method, Phase, Scores, me
 from recollect.methods.learner import Update
 from recollect.nets.resnet import ResNet18
 from recollect.streams import Batch, TaskInfo
-from tests.conftest import make_learner, make_stream
+from tests.support import Plain, make_learner, make_stream
 
 
 @pytest.mark.parametrize("name", sorted(methods()))
@@ -26,16 +26,6 @@ from tests.conftest import make_learner, make_stream
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_every_method_conforms(name: str, check: Any) -> None:
     check(testing.made_small(methods()[name]))  # raises what it expected
-
-
-class Plain(Learner[BaselineConfig]):
-    """A method that conforms, to be broken below."""
-
-    def phases(self, task: TaskInfo) -> Iterator[Phase]:
-        yield self.classifier_phase(task, self.step, self.config.units)
-
-    def step(self, batch: Batch, update: Update) -> None:
-        update(self.network.cross_entropy(self.network(batch.x), batch.y, self.config.units))
 
 
 class Wanders(Plain):

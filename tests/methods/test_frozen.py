@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from recollect.engine import Observer
-from tests.conftest import make_learner, make_stream, teach
+from tests.support import make_learner, make_stream, teach
 
 STREAM = make_stream((2, 1, 3), per_class=12)
 

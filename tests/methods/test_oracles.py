@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from recollect.methods import Learner
 from recollect.rng import Key
 from recollect.streams import Batch, Moves, TaskData
-from tests.conftest import make_learner, make_stream
 from tests.methods import oracles
 from tests.methods.oracles import Net
+from tests.support import make_learner, make_stream
 
 UNITS = [range(0, 2), range(2, 5), range(5, 7)]
 EVERYTHING = range(7)

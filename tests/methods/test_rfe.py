@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,24 +13,17 @@ from torch import Tensor, nn
 
 from recollect.core import RFE
 from recollect.engine import Engine, Observer, Runtime, Training
-from recollect.engine.feature_cache import SampleCache
 from recollect.engine.fit import Fit
 from recollect.errors import UserError
-from recollect.methods import CachedFunctions, Learner, Phase
+from recollect.methods import Learner
 from recollect.methods._rfe_config import RFEConfig
 from recollect.methods._rfe_memory import Recall
 from recollect.nets.resnet import ResNet18
 from recollect.rng import Key
-from recollect.streams import Batch, Stream, TaskData, augment
-from tests.conftest import make_learner, make_stream, teach
+from recollect.streams import Batch, Stream, TaskData
+from tests.support import batch_of, loss_of, make_learner, make_stream, phases, teach, with_features
 
 FORMS = ["rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux"]
-
-
-def batch_of(stream: Stream, task: int, num: int = 8) -> Batch:
-    images, labels = stream.tasks[task].train.take(torch.arange(num))
-    key = Key(99) / task
-    return Batch(images, augment(images, stream.pixels, (key / "view").generator()), labels, stream.pixels, key)
 
 
 def after_task(name: str, stream: Stream, num: int, **options: Any) -> Learner[Any]:
@@ -42,31 +33,6 @@ def after_task(name: str, stream: Stream, num: int, **options: Any) -> Learner[A
     teach(learner, part)
     learner.begin_task(stream.tasks[num].info)
     return learner
-
-
-def with_features(cached: CachedFunctions | None, batch: Batch) -> Batch:
-    """The batch with the outputs of a phase's cached functions, as the engine gives it."""
-    if cached is None:
-        return batch
-    recall = None
-    if cached.memory is not None:
-        recall = partial(SampleCache(cached, batch.pixels, batch.x.device).recall, batch.key)
-    return dataclasses.replace(batch, cached=cached(batch.x), recall=recall)
-
-
-def loss_of(phase: Phase, batch: Batch) -> Tensor:
-    """The loss that a step hands to `update`."""
-    found: list[Tensor] = []
-    for module in phase.training:
-        module.train()
-    phase.step(with_features(phase.cached, batch), lambda loss, edit=None: found.append(loss))
-    assert len(found) == 1
-    return found[0]
-
-
-def phases(learner: Learner[Any], stream: Stream, task: int) -> dict[str, Phase]:
-    listed: Iterable[Phase] = learner.phases(stream.tasks[task].info)
-    return {phase.name: phase for phase in listed}
 
 
 def recall_loss(learner: Learner[Any], stream: Stream, task: int, batch: Batch, **changes: Any) -> Tensor:

@@ -24,9 +24,8 @@ from recollect.runs import resolve, run
 from recollect.storage import seal
 from recollect.storage.tensors import hash_file
 from recollect.streams import stream_from_tensors
-from tests.conftest import make_learner, make_stream, teach
-from tests.engine.test_engine import StopAt, StopError
 from tests.runs.test_runs import recollect
+from tests.support import StopAt, StopError, make_learner, make_stream, teach
 
 
 def resident() -> int:

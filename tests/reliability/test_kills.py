@@ -22,8 +22,7 @@ import torch
 from recollect.engine.fit import Fit
 from recollect.memory import Memory
 from recollect.methods import methods
-from tests.conftest import make_learner, make_stream, teach
-from tests.engine.test_engine import StopAt, StopError
+from tests.support import StopAt, StopError, make_learner, make_stream, teach
 
 KILLS = int(os.environ.get("RECOLLECT_KILLS", "3"))
 NAMES = sorted(methods()) if "RECOLLECT_KILLS" in os.environ else ["rfe-b", "cls-er"]

@@ -322,7 +322,7 @@ def test_the_same_command_on_other_data_is_refused(tmp_path: Path) -> None:
 def test_tensors_and_a_module_of_ones_own_reach_a_run_folder(tmp_path: Path) -> None:
     from torch import nn
 
-    from tests.conftest import make_stream
+    from tests.support import make_stream
 
     stream = make_stream((2, 2))
     settings = {"backbone": "own", "epochs": 1, "auxiliary_dim": 4, "retrospect_epochs": 1}

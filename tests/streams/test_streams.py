@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from tests.conftest import make_stream
+from tests.support import make_stream
 
 from recollect.errors import UserError
 from recollect.streams import ImageOptions, Pixels, StreamOptions, open_stream, stream_from_tensors

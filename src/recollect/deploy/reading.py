@@ -15,10 +15,10 @@ from recollect.deploy.model import Model, Settings
 from recollect.engine import Runtime
 from recollect.engine.runtime import to_host
 from recollect.errors import UserError
-from recollect.methods import Schedule, Setup, methods
+from recollect.methods import Schedule, build_backbone, build_learner
 from recollect.methods._rfe_config import RFEConfig
 from recollect.methods.rfe import RFELearner
-from recollect.nets import Network, as_backbone, backbones
+from recollect.nets import backbones
 from recollect.nets.weights import restoring
 from recollect.registry import lookup
 from recollect.rng import Key
@@ -48,13 +48,11 @@ def build(
     check_backbone(settings, backbone)
     backbone = deepcopy(backbone)  # the caller's own stays as it is
     if backbone is None:
-        with (key / "backbone").initialising(), restoring() if restored else nullcontext():
-            backbone = backbones()[settings.backbone].make(shape, **settings.backbone_options)
+        with restoring() if restored else nullcontext():
+            backbone = build_backbone(settings.backbone, settings.backbone_options, shape, key)
     config = RFEConfig(alpha=settings.alpha, identity="class-means")
     schedule = Schedule(settings.epochs, settings.learning_rate, patience)
-    learner = methods()["rfe"].learner(Network(as_backbone(backbone, shape), key), config, Setup(shape, schedule, key))
-    assert isinstance(learner, RFELearner)
-    return learner
+    return build_learner(RFELearner, config, backbone, shape, schedule, key)
 
 
 def check_backbone(settings: Settings, backbone: nn.Module | None) -> None:

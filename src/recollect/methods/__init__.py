@@ -1,5 +1,6 @@
 """One file per method; `learner.py` is the contract."""
 
+from recollect.methods.build import build_backbone, build_learner
 from recollect.methods.learner import (
     BaselineConfig,
     CachedFunctions,
@@ -27,5 +28,7 @@ __all__ = [
     "Setup",
     "Update",
     "Validation",
+    "build_backbone",
+    "build_learner",
     "methods",
 ]

@@ -97,6 +97,9 @@ class StatisticsLearner(Learner[Config], ABC):
         return lambda x: self._scores(backbone(x))
 
     def _scores(self, f: Tensor) -> Scores:
+        if not self.network.num_tasks:  # fixed heads are evaluated before the first task, where no statistics exist
+            untrained = at_least_single(self.network.logits(f))
+            return Scores(til=untrained, cil=untrained)
         logits = self.rank(self.transform(at_least_single(f)))
         return Scores(til=logits, cil=logits[:, self.network.seen()])
 

@@ -3,7 +3,7 @@
 from recollect.results import find_results
 from recollect.runs.config import RunConfig, available_options, resolve
 from recollect.runs.folder import RunFolder
-from recollect.runs.run import begun, build_learner, command_of, run, settled
+from recollect.runs.run import begun, command_of, run, settled
 from recollect.runs.settings import describe, parse
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "RunFolder",
     "available_options",
     "begun",
-    "build_learner",
     "command_of",
     "describe",
     "find_results",

@@ -16,9 +16,8 @@ from torch import nn
 from recollect.distributed.world import SINGLE, join_world
 from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, listening
 from recollect.errors import StoppedError, UserError
-from recollect.methods import Learner, Schedule, Setup, methods
+from recollect.methods import Learner, Schedule, build_backbone, build_learner, methods
 from recollect.metrics import summarise
-from recollect.nets import Network, as_backbone, backbones
 from recollect.rng import Key
 from recollect.runs.config import ConfigFile, RunConfig
 from recollect.runs.folder import EventLog, RunFolder, code_version, last_data_root
@@ -27,18 +26,17 @@ from recollect.storage import lock_folder, read_json
 from recollect.streams import Stream, open_stream, streams
 
 
-def build_learner(config: RunConfig, stream: Stream, backbone: nn.Module | None = None) -> Learner[Any]:
+def create_learner(config: RunConfig, stream: Stream, backbone: nn.Module | None = None) -> Learner[Any]:
     """The learner of a config, before its first task; a module of the user's may take the named backbone's place."""
     key = Key(config.seed) / "learner"
     if (backbone is not None) != (config.backbone == "own"):
         raise UserError(f"a module of one's own goes with backbone='own'; the config says {config.backbone!r}")
     if backbone is None:
-        with (key / "backbone").initialising():
-            backbone = backbones()[config.backbone].make(stream.image_shape, **config.backbone_options)
+        backbone = build_backbone(config.backbone, config.backbone_options, stream.image_shape, key)
     heads = [task.info.num_classes for task in stream.tasks] if config.fixed_heads else []
-    network = Network(as_backbone(backbone, stream.image_shape), key, heads)
     schedule = Schedule(config.training.epochs, config.training.learning_rate)
-    return methods()[config.method].learner(network, config.method_options, Setup(stream.image_shape, schedule, key))
+    learner = methods()[config.method].learner
+    return build_learner(learner, config.method_options, backbone, stream.image_shape, schedule, key, fixed_heads=heads)
 
 
 def run(
@@ -88,7 +86,7 @@ def run(
                 stream = open_stream(config.stream, config.stream_options, config.seed, data_root)
             elif config.stream != stream.name:
                 raise UserError(f"the config is for the stream {config.stream!r}, the one given is {stream.name!r}")
-            learner = build_learner(config, stream, backbone)
+            learner = create_learner(config, stream, backbone)
             stream = _as_pretrained(stream, learner)
             folder.check_data(stream.describe())
             if finished is not None:

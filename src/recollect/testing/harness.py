@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from recollect.core.frozen import Averaged, Frozen
 from recollect.engine import Engine, Runtime, Training
-from recollect.methods import Learner, Method, Schedule, Setup
-from recollect.nets import Network
+from recollect.methods import Learner, Method, Schedule, build_learner
 from recollect.nets.convnet import ConvNet
 from recollect.rng import Key
 from recollect.streams import Stream, stream_from_tensors
@@ -21,9 +20,9 @@ SMALL = {"memory": 6, "auxiliary_dim": 8, "projection_dim": 4, "attention_dim": 
 EPOCHS = 2
 
 
-def pictures(sizes: Sequence[int], *, size: int = 16, channels: int = 3, per_class: int = 10) -> Stream:
+def pictures(sizes: Sequence[int], *, size: int = 16, channels: int = 3, per_class: int = 10, seed: int = 0) -> Stream:
     """Random pictures whose brightness tells the class, in tasks of the given sizes."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(sum(sizes)).repeat_interleave(per_class)
     noise = torch.randint(0, 60, (len(labels), channels, size, size), generator=generator)
     images = (noise + (labels * 180 // max(sum(sizes) - 1, 1))[:, None, None, None]).to(torch.uint8)
@@ -57,9 +56,10 @@ def build(
 ) -> Learner[Any]:
     """A learner before its first task."""
     with Key(1).initialising():
-        network = Network(backbone or ConvNet(stream.image_shape[0], 4), Key(1))
-    setup = Setup(stream.image_shape, Schedule(epochs, 1e-2, patience), Key(1))
-    return row.learner(network, row.config, setup)
+        backbone = backbone or ConvNet(stream.image_shape[0], 4)
+    return build_learner(
+        row.learner, row.config, backbone, stream.image_shape, Schedule(epochs, 1e-2, patience), Key(1)
+    )
 
 
 def teach(learner: Learner[Any], stream: Stream, **options: Any) -> Engine:
