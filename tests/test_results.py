@@ -30,6 +30,11 @@ def test_the_results_page_matches_the_raw_results(pages: Any) -> None:
     assert pages.PAGE.read_text(encoding="utf-8") == pages.page(), "run `make results`"
 
 
+def test_the_page_on_unknown_tasks_matches_the_raw_results() -> None:
+    unknown = importlib.import_module("pages.unknown")
+    assert unknown.PAGE.read_text(encoding="utf-8") == unknown.page(), "run `make results`"
+
+
 def test_the_readme_table_matches_the_raw_results(pages: Any) -> None:
     assert pages.README.read_text(encoding="utf-8") == pages.readme(), "run `make results`"
 

@@ -179,7 +179,7 @@ def test_every_method_trains_resumes_and_reads_as_on_the_cpu(
         taught(made(name, options), Runtime(device), checkpoints=tmp_path / NAME, observer=stop)
     newest = checkpoint.newest(tmp_path / NAME)
     assert newest is not None, "the run was stopped before its first checkpoint"
-    assert "phase" in newest.name
+    assert "phase" in newest.name or not record.num_images  # methods without training have no phase
     learner = made(name, options)
     found = taught(learner, Runtime(device), checkpoints=tmp_path / NAME).record
     for what in ("matrices", "validation", "drifted", "rectified", "scatter", "num_images", "at_start"):

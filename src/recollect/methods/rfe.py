@@ -52,6 +52,8 @@ class RFELearner(Learner[RFEConfig]):
             raise UserError(
                 f"RFE needs images of at least {POOLED_SIZE} pixels, got {setup.image_shape[1:]}; enlarge them"
             )
+        is_pretrained = getattr(network.backbone, "normalisation", None) is not None
+        self.is_gentle = config.gentle == "always" or (config.gentle == "pretrained" and is_pretrained)
         self.rfe = RFE(
             network.feature_dim,
             in_channels=setup.image_shape[0],
@@ -62,12 +64,10 @@ class RFELearner(Learner[RFEConfig]):
             final_relu=config.final_relu and bool(network.backbone.nonnegative),
             pool=config.pool,
             stride=config.stride,
-            teacher_statistics=config.teacher_statistics,
+            teacher_statistics="frozen" if self.is_gentle else config.teacher_statistics,  # as the student's are
             end_to_end=config.end_to_end,
         )
-        is_pretrained = getattr(network.backbone, "normalisation", None) is not None
         self.identity = TaskIdentity(config, network.feature_dim, is_pretrained=is_pretrained)
-        self.is_gentle = config.gentle == "always" or (config.gentle == "pretrained" and is_pretrained)
         self.past = None if config.keep == "none" else RFEMemory(config, network.feature_dim, setup.image_shape)
 
     def begin_task(self, task: TaskInfo) -> None:

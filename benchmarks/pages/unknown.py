@@ -1,0 +1,65 @@
+"""docs/results-unknown.md: what methods reach when the task of an image is unknown."""
+
+from __future__ import annotations
+
+from pages.experiments import RESULTS, ROOT
+from pages.markdown import details, fill, table
+from recollect.report.collect import Experiment, Result, collect
+from recollect.report.query import mean_accuracy
+from recollect.report.stats import difference, spread
+from recollect.results import find_results
+
+PAGE = ROOT / "docs" / "results-unknown.md"
+PRESETS = {
+    "digits": "Digits, five tasks of two classes, from scratch",
+    "months": "Digits in months of 6, 1, 1 and 2 classes, from scratch",
+    "scratch": "CIFAR-100, five tasks, from scratch",
+    "pretrained": "CIFAR-100, ten tasks, pretrained EfficientNet-Lite0 at 64 pixels",
+}
+RIVALS = ("ncm", "slda", "ranpac", "fecam", "fsa")
+"""Classifiers on a frozen backbone, which anyone would use instead."""
+
+
+def page() -> str:
+    """The whole of docs/results-unknown.md."""
+    parts, runs = [], []
+    for preset, title in PRESETS.items():
+        folder = RESULTS / "unknown" / preset
+        results = find_results([folder]) if folder.exists() else {}
+        for experiment in collect(results.values()):
+            command = f"`recollect sweep unknown/{preset}`"
+            parts.append("\n\n".join([f"## {title}", command, _table(experiment), _verdict(experiment)]))
+        runs += [_run(result) for result in results.values()]
+    listing = details(f"{len(runs)} runs", table(["command", "commit"], runs, is_text=True))
+    return fill("results-unknown.md", {"tables": "\n\n".join(parts), "runs": listing})
+
+
+def _table(experiment: Experiment) -> str:
+    rows = []
+    for v in sorted(experiment.variants, key=lambda v: -mean_accuracy(v, "cil")):
+        seconds = [sum(result["seconds"].values()) for result in v.results]
+        rows.append([
+            f"`{v.label}`", "all" if v.method == "joint" else str(v.memory), str(len(v.seeds)),
+            spread(v.values("til", "average_accuracy")), spread(v.values("task_prediction", "average_accuracy")),
+            spread(v.values("cil", "average_accuracy")), f"{v.results[0]['parameters']['inference'] / 1e6:.2f}",
+            f"{sum(seconds) / len(seconds) / 60:.1f}",
+        ])  # fmt: skip
+    head = ["method", "images kept", "seeds", "TIL", "task predicted", "CIL", "parameters (millions)", "minutes"]
+    return table(head, rows)
+
+
+def _verdict(experiment: Experiment) -> str:
+    """How the best form of RFE compares with the best rival."""
+    ours = [v for v in experiment.variants if v.method == "rfe-plus" or dict(v.options).get("identity") == "anchored"]
+    rivals = [v for v in experiment.variants if v.method in RIVALS]
+    sentences = []
+    for v in ours if rivals else ():
+        for evaluation, known in (("til", "known"), ("cil", "unknown")):
+            best = max(rivals, key=lambda rival: mean_accuracy(rival, evaluation))
+            gap = difference(v, best, evaluation, "average_accuracy")
+            sentences.append(f"`{v.label}` minus `{best.label}`, the best rival, with the task {known}: {gap} points.")
+    return " ".join(sentences)
+
+
+def _run(result: Result) -> list[str]:
+    return [f"`{result['command']}`", f"`{result['commit'][:10]}`"]

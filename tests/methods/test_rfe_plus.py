@@ -1,0 +1,66 @@
+"""rfe-plus: Gaussians that follow the drift, and gentle training of pretrained backbones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from recollect.nets.convnet import ConvNet
+from recollect.rng import Key
+from recollect.streams import TaskData
+from tests.support import make_learner, make_stream, teach
+
+
+def pretrained() -> nn.Module:
+    with Key(0).initialising():
+        backbone = ConvNet(3, 4)
+    backbone.normalisation = ((0.5,) * 3, (0.5,) * 3)  # type: ignore[assignment]
+    return backbone
+
+
+def test_norms_keep_their_statistics_and_teachers_theirs_with_pretrained_weights() -> None:
+    stream, backbone = make_stream((2, 2)), pretrained()
+    norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
+    before = [norm.running_mean.clone() for norm in norms]  # type: ignore[union-attr]
+    weight = next(backbone.parameters()).detach().clone()
+    learner = make_learner("rfe-plus", stream, backbone=backbone, epochs=2)
+    teach(learner, stream)
+    assert all(torch.equal(norm.running_mean, old) for norm, old in zip(norms, before, strict=True))  # type: ignore[arg-type]
+    assert not torch.equal(next(backbone.parameters()), weight)
+    assert learner.rfe.anchor.statistics == "frozen"
+
+
+def test_norms_follow_the_batch_from_scratch() -> None:
+    stream = make_stream((2, 2))
+    learner = make_learner("rfe-plus", stream, epochs=2)
+    norms = [module for module in learner.network.backbone.modules() if isinstance(module, nn.BatchNorm2d)]
+    teach(learner, stream)
+    assert all(norm.running_mean.abs().sum() > 0 for norm in norms)  # type: ignore[union-attr]
+    assert learner.rfe.anchor.statistics == "adapting"
+
+
+def test_new_heads_start_as_discriminants_of_pretrained_features() -> None:
+    stream = make_stream((3, 3), per_class=30)
+    task = stream.tasks[0]
+    learner = make_learner("rfe-plus", stream, backbone=pretrained()).eval()
+    learner.begin_task(task.info)
+    data = TaskData(task.train, stream.pixels, torch.device("cpu"), 16, Key(0))
+    learner.eval().prepare_task(task.info, data)
+    images, labels = task.train.take(torch.arange(len(task.train)))
+    with torch.no_grad():
+        logits = learner.network(stream.pixels.plain(images))
+    assert (logits.argmax(1) == labels).float().mean() > 0.8
+    assert nn.functional.cross_entropy(logits, labels) < 0.9 * torch.tensor(3.0).log()
+
+
+@pytest.mark.parametrize(("backbone", "anchored"), [(pretrained, True), (lambda: None, False)])
+def test_auto_keeps_a_second_network_with_pretrained_weights_alone(backbone, anchored: bool) -> None:  # type: ignore[no-untyped-def]
+    stream = make_stream((2, 2, 2))
+    learner = make_learner("rfe-plus", stream, backbone=backbone())
+    teach(learner, stream)
+    assert (learner.identity.first is not None) is anchored
+    plain = make_learner("rfe", stream, backbone=backbone())
+    teach(plain, stream)
+    extra = learner.parameter_counts().inference / plain.parameter_counts().inference
+    assert extra > 1.2 if anchored else extra < 1.05
