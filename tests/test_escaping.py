@@ -15,9 +15,9 @@ from rich.console import Console
 
 from recollect.cli import app
 from recollect.cli.console import print_json, print_text, stdout
-from recollect.cli.predicting import print_predictions
-from recollect.cli.progress import ProgressBar
-from recollect.cli.sweeping import do_sweep, print_best
+from recollect.cli.rendering.model import print_predictions
+from recollect.cli.rendering.progress import ProgressBar
+from recollect.cli.rendering.sweep import print_best, run_sweep
 from recollect.escaping import escape, escape_controls, escape_csv, escape_html, escape_latex, escape_markdown
 from recollect.report.layout import Sheet
 from recollect.report.tables import print_comparison
@@ -197,14 +197,14 @@ def test_why_a_run_of_a_sweep_failed_is_printed_as_it_is(tmp_path: Path) -> None
     (job,) = load_preset(str(preset)).jobs(precision="fp32")
     (tmp_path / job.name).mkdir(parents=True)
     (tmp_path / job.name / "[red]\x1b[31m").write_text("")
-    assert do_sweep(console, [job], tmp_path, [], 1, None, {"device": "auto"}) == 1
+    assert run_sweep(console, [job], tmp_path, [], 1, None, {"device": "auto"}) == 1
     text = printed(console)
     assert text.count("[red]") == 2
     assert "\x1b" not in text
 
 
 def test_errors_and_json_show_controls(capsys: pytest.CaptureFixture[str]) -> None:
-    app.say(f"one {HOSTILE}\ntwo")
+    app.print_message(f"one {HOSTILE}\ntwo")
     assert capsys.readouterr().err == f"recollect: one {SHOWN}\ntwo\n"
     print_text(HOSTILE + "\n")
     assert capsys.readouterr().out == f"{SHOWN}\\n\n"

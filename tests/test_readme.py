@@ -45,9 +45,13 @@ def test_the_example_runs_and_is_short() -> None:
 @pytest.mark.filterwarnings("ignore:.*it was hardly learned", "ignore:.*it is left out")  # of noise
 def test_the_examples_of_models_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    learning, serving = blocks((ROOT / "docs" / "models.md").read_text(encoding="utf-8"), "python")
+    learning, keeping, serving = blocks((ROOT / "docs" / "models.md").read_text(encoding="utf-8"), "python")
     scope: dict[str, Any] = {}
     exec(compile(learning, "models.md", "exec"), scope)
+    (tmp_path / "photos-test" / "may" / "cat").mkdir(parents=True)
+    Image.fromarray(scope["may"][0][0]).save(tmp_path / "photos-test" / "may" / "cat" / "one.png")
+    exec(compile(keeping, "models.md", "exec"), scope)
+    assert [check.task for check in scope["report"].tasks] == ["may"]
     model = scope["model"]
     assert model.classes_.tolist() == ["cat", "dog", "cow", "hen"]
     export(model, tmp_path / "model.onnx")

@@ -7,6 +7,8 @@ from typing import Any
 
 _HOMES = {
     "ContinualClassifier": "recollect.deploy",
+    "Gate": "recollect.deploy",
+    "ModelStore": "recollect.deploy",
     "Observer": "recollect.engine",
     "RFE": "recollect.core",
     "RetrospectorChain": "recollect.core",

@@ -347,7 +347,7 @@ def test_the_command_is_a_gate(folders: Callable[[str], Path], tmp_path: Path) -
     done = recollect("audit", folders("rfe"), "--expect", "none", "--against", images)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "Training samples: none" in done.stdout
-    assert "Of 2 images looked for, 0 were found" in done.stdout
+    assert "Of 2 images searched for, 0 were found" in done.stdout
     assert "does not prove that weights reveal nothing" in done.stdout
     done = recollect("audit", folders("er"), "--expect", "none", "--json")
     assert done.returncode == 1
@@ -371,8 +371,8 @@ def test_picture_files_are_looked_into(folders: Callable[[str], Path], tmp_path:
     shutil.copytree(images, folder / "checkpoint" / "photos")
     done = recollect("audit", folder, "--against", images, "--expect", "none")
     assert done.returncode == 1
-    assert "Of 30 images looked for, 30 were found." in done.stdout
-    assert "Not understood: 10 more files; --json lists all" in done.stdout
+    assert "Of 30 images searched for, 30 were found." in done.stdout
+    assert "Unrecognised: 10 more files; --json lists all" in done.stdout
 
 
 def test_what_is_no_run_and_no_model_is_not_vouched_for(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from recollect.audit import Searcher, purge, take_stock
-from recollect.cli.auditing import show_audit
 from recollect.cli.console import stdout
+from recollect.cli.rendering.audit import show_audit
 from recollect.engine import checkpoint
 from recollect.errors import UserError
 from tests.audit.test_audit import PIECES

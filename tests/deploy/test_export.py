@@ -1,4 +1,4 @@
-"""The ONNX file gives what PyTorch gives, with nothing but onnxruntime and numpy."""
+"""The ONNX file gives the probabilities of PyTorch, and needs only onnxruntime and NumPy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 
 from recollect import ContinualClassifier
 from recollect.deploy.data import read_images
-from tests.deploy.test_models import classifier, digits
+from tests.deploy.support import digits, make_classifier
 
 pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
@@ -36,7 +36,7 @@ CASES = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of few images
 @pytest.mark.parametrize("case", CASES)
-def test_the_file_gives_what_torch_gives(case: str, tmp_path: Path) -> None:
+def test_the_file_gives_the_probabilities_of_torch(case: str, tmp_path: Path) -> None:
     from recollect.deploy.export import export
 
     backbone, size, num_tasks, options = CASES[case]
@@ -52,8 +52,8 @@ def test_the_file_gives_what_torch_gives(case: str, tmp_path: Path) -> None:
         images = rng.integers(0, 256, (num, size, size, 3), dtype=np.uint8)
         across, within = session.run(None, {"pixels": np.ascontiguousarray(images.transpose(0, 3, 1, 2))})
         assert np.abs(across - model.predict_proba(images)).max() < 1e-5
-        each = np.concatenate([model.predict_proba(images, task=task.name) for task in model.tasks_], axis=1)
-        assert np.abs(within - each).max() < 1e-5
+        expected = np.concatenate([model.predict_proba(images, task=task.name) for task in model.tasks_], axis=1)
+        assert np.abs(within - expected).max() < 1e-5
     about: dict[str, Any] = session.get_modelmeta().custom_metadata_map
     assert json.loads(about["recollect.classes"]) == model.classes_.tolist()
     assert [task["name"] for task in json.loads(about["recollect.tasks"])] == [task.name for task in model.tasks_]
@@ -62,11 +62,11 @@ def test_the_file_gives_what_torch_gives(case: str, tmp_path: Path) -> None:
     assert across.shape[1] == len(model.classes_)
 
 
-def test_sharp_probabilities_agree_too(tmp_path: Path) -> None:
-    """Of a model that has learned something, made as sure of itself as calibration allows."""
+def test_probabilities_near_one_agree(tmp_path: Path) -> None:
+    """With the smallest temperatures that calibration allows."""
     from recollect.deploy.export import export
 
-    model = classifier(epochs=6).learn(digits("may"), task="may").learn(digits("june"), task="june")
+    model = make_classifier(epochs=6).learn(digits("may"), task="may").learn(digits("june"), task="june")
     tasks = tuple(replace(task, temperature=0.2) for task in model.tasks_)
     sharp = ContinualClassifier.of(replace(model.model, tasks=tasks, temperature=0.2), device="cpu")
     export(sharp, tmp_path / "model.onnx")
@@ -78,8 +78,8 @@ def test_sharp_probabilities_agree_too(tmp_path: Path) -> None:
     assert np.abs(within[:, 2:] - sharp.predict_proba(x, task="june")).max() < 1e-5
 
 
-def test_its_preprocessing_in_words_is_what_predict_does(tmp_path: Path) -> None:
-    """Followed literally with Pillow and numpy, on pictures that a plain conversion to RGB reads otherwise."""
+def test_the_described_preprocessing_is_that_of_predict(tmp_path: Path) -> None:
+    """Followed literally with Pillow and NumPy, on images that a plain conversion to RGB would change."""
     from recollect.deploy.export import PREPROCESSING
 
     rng = np.random.default_rng(0)
@@ -98,30 +98,30 @@ def test_its_preprocessing_in_words_is_what_predict_does(tmp_path: Path) -> None
             opened = Image.alpha_composite(Image.new("RGBA", opened.size, "white"), opened)
         square = ImageOps.fit(opened.convert("RGB"), (32, 32), Image.Resampling.BILINEAR)
         assert np.array_equal(read_images([path], 32)[0], np.asarray(square).transpose(2, 0, 1)), name
-    for words in ("exif_transpose", "divided by 257", "over white", "RGB", "bilinear", "ImageOps.fit"):
-        assert words in PREPROCESSING
+    for term in ("exif_transpose", "divided by 257", "over white", "RGB", "bilinear", "ImageOps.fit"):
+        assert term in PREPROCESSING
 
 
 def bare_environment(folder: Path, names: tuple[str, ...]) -> Path:
-    """An environment of Python's own that holds some distributions and what they require; its interpreter."""
+    """The interpreter of a new environment with only the given distributions and their requirements."""
     venv.create(folder, with_pip=False, symlinks=True)
-    inside = next(folder.glob("lib*/python*/site-packages"))
-    todo, seen = list(names), set()
-    while todo:
-        name = todo.pop()
-        if name in seen:
+    site_packages = next(folder.glob("lib*/python*/site-packages"))
+    pending, installed = list(names), set()
+    while pending:
+        name = pending.pop()
+        if name in installed:
             continue
-        seen.add(name)
-        found = distribution(name)
-        for top in {file.parts[0] for file in found.files or () if not file.parts[0].startswith("..")}:
-            if not (inside / top).exists():
-                (inside / top).symlink_to(Path(str(found.locate_file(top))))
-        needed = [Requirement(each) for each in found.requires or ()]
-        todo += [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
+        installed.add(name)
+        package = distribution(name)
+        for top in {file.parts[0] for file in package.files or () if not file.parts[0].startswith("..")}:
+            if not (site_packages / top).exists():
+                (site_packages / top).symlink_to(Path(str(package.locate_file(top))))
+        required = [Requirement(text) for text in package.requires or ()]
+        pending += [item.name for item in required if item.marker is None or item.marker.evaluate({"extra": ""})]
     return next(path for path in (folder / "bin/python", folder / "Scripts/python.exe") if path.exists())
 
 
-def test_it_runs_with_only_onnxruntime_and_numpy_installed(tmp_path: Path) -> None:
+def test_the_file_needs_only_onnxruntime_and_numpy(tmp_path: Path) -> None:
     from recollect.deploy.export import export
 
     rng = np.random.default_rng(0)

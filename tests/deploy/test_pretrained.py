@@ -1,4 +1,4 @@
-"""A pretrained backbone is needed when a model is made, and never again."""
+"""Pretrained weights are needed when a model is created, and never again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from recollect import ContinualClassifier
-from recollect.deploy.reading import build
+from recollect.deploy.reader import new_learner
 from recollect.errors import UserError
 from recollect.nets import efficientnet
 
@@ -19,12 +19,12 @@ def images(seed: int, classes: tuple[str, ...] = ("cat", "dog")) -> tuple[np.nda
     return rng.integers(0, 256, (24, 32, 32, 3), dtype=np.uint8), [classes[i % len(classes)] for i in range(24)]
 
 
-def fresh() -> ContinualClassifier:
+def make_pretrained() -> ContinualClassifier:
     return ContinualClassifier("efficientnet-lite0", image_size=32, epochs=1, device="cpu", precision="fp32")
 
 
-def test_weights_and_their_pixels_come_once_and_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = fresh().learn(images(0), task="may")
+def test_pretrained_weights_and_normalisation_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make_pretrained().learn(images(0), task="may")
     assert (first.model.mean, first.model.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     stem = first.model.tensors["network.backbone.conv_stem.weight"]
     pretrained = efficientnet.efficientnet_lite0((3, 32, 32)).conv_stem.weight
@@ -39,10 +39,10 @@ def test_weights_and_their_pixels_come_once_and_stay(tmp_path: Path, monkeypatch
     for name, tensor in first.model.tensors.items():
         assert torch.equal(tensor, later.model.tensors[name]), name
     with pytest.raises(UserError, match=r"pip install 'recollect-rfe\[efficientnet\]'"):
-        fresh().learn(images(0), task="may")
+        make_pretrained().learn(images(0), task="may")
 
 
-def test_statistics_follow_fast_from_a_random_start_alone_and_stay_so_when_restored(tmp_path: Path) -> None:
+def test_batchnorm_momentum_depends_on_pretraining_and_survives_loading(tmp_path: Path) -> None:
     for weights, momentum in (("imagenet", 0.01), ("none", 0.1)):
         model = ContinualClassifier(
             "efficientnet-lite0", image_size=32, epochs=1, device="cpu", precision="fp32", weights=weights
@@ -50,11 +50,11 @@ def test_statistics_follow_fast_from_a_random_start_alone_and_stay_so_when_resto
         model.learn(images(0), task="may").save(tmp_path / weights)
         for settings in (model.settings, ContinualClassifier.load(tmp_path / weights).settings):
             for restored in (False, True):
-                backbone = build(settings, restored=restored).network.backbone
+                backbone = new_learner(settings, restored=restored).network.backbone
                 assert {m.momentum for m in backbone.modules() if isinstance(m, torch.nn.BatchNorm2d)} == {momentum}
 
 
-def test_a_first_task_of_one_class_is_warned_of() -> None:
+def test_a_first_task_of_one_class_is_warned_about() -> None:
     model = ContinualClassifier("convnet", image_size=32, epochs=1, device="cpu", precision="fp32")
-    with pytest.warns(UserWarning, match=r"one class alone \('cat'\) has nothing to be told from"):
+    with pytest.warns(UserWarning, match=r"the first task has a single class \('cat'\)"):
         model.learn(images(0, ("cat",)), task="may")

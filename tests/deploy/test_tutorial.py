@@ -1,4 +1,4 @@
-"""The tutorial is what its raw files give, and its commands work as they stand: here on the bundled digits."""
+"""The tutorial is generated from its recorded results, and its commands work: here on the bundled digits."""
 
 from __future__ import annotations
 
@@ -32,29 +32,27 @@ def commands() -> list[str]:
     return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
-def test_the_page_and_its_charts_are_what_was_recorded(tutorial: Any) -> None:
+def test_the_page_and_its_charts_match_the_recorded_results(tutorial: Any) -> None:
     assert PAGE.read_text(encoding="utf-8") == tutorial.page()
     pictures = importlib.import_module("pictures")
     for picture in tutorial.pictures():
         assert pictures.stored_digest(pictures.FOLDER / picture.name) == picture.digest, picture.name
 
 
-def test_its_commands_work_on_digits(tmp_path: Path) -> None:
-    """Every command in its order, in a shell; the images of May are gone when June is learned."""
-    done: dict[str, str] = {}
+def test_the_commands_of_the_page_work_on_digits(tmp_path: Path) -> None:
+    """All commands in order, in a shell; the images of May are deleted when June is learned."""
+    outputs: dict[str, str] = {}
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for command in commands():
         small = command
-        for pattern, words in SMALLER.items():
-            small = re.sub(pattern, words, small)
-        found = subprocess.run(small, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        for pattern, replacement in SMALLER.items():
+            small = re.sub(pattern, replacement, small)
+        done = subprocess.run(small, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
         allowed = (0, 1) if "--max-forgetting" in command else (0,)
-        assert found.returncode in allowed, f"{small}: {found.stdout}{found.stderr}"
-        done[command] = " ".join(found.stdout.split())
-    whole = " ".join(done.values())
-    assert "460 images of 5 tasks" in whole
-    assert "july is learned" in whole
-    assert "Images kept: none." in whole
-    assert "is at 002-june again" in whole
+        assert done.returncode in allowed, f"{small}: {done.stdout}{done.stderr}"
+        outputs[command] = " ".join(done.stdout.split())
+    printed = " ".join(outputs.values())
+    for text in ("460 images of 5 tasks", "Learned july in", "Images kept: none.", "is now at 002-june"):
+        assert text in printed
     assert not (tmp_path / "photos/2026-05").exists()
     assert (tmp_path / "model.onnx").stat().st_size > 10_000

@@ -282,11 +282,11 @@ def test_stopped_by_a_signal_the_same_command_goes_on_to_the_same_bits(tmp_path:
     _, errors = begun.communicate(timeout=60)
     assert begun.returncode != 0
     assert errors.count("finishing the step and saving; once more to stop at once") == 1
-    assert errors.count("recollect: saved; the same command goes on from here") == 1
+    assert errors.count("recollect: saved; the same command resumes from here") == 1
     assert not (tmp_path / "cut" / "result.json").exists()
     again = call(tmp_path / "cut", *words, method="rfe-b")
     assert again.returncode == 0, again.stderr
-    assert again.stdout.count("goes on after task 0") == 1
+    assert again.stdout.count("resumes after task 0") == 1
     assert call(tmp_path / "whole", *words, method="rfe-b").returncode == 0
     cut, whole = (
         load_file(tmp_path / name / "checkpoint" / "task-002" / "state.safetensors") for name in ("cut", "whole")

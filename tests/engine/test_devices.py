@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from recollect import ContinualClassifier
 from recollect.audit import purge, take_stock
 from recollect.core import RFE
-from recollect.deploy import load_model
+from recollect.deploy import ModelStore
 from recollect.engine import Engine, Observer, Runtime, Training, checkpoint
 from recollect.engine.evaluation import plain_batches
 from recollect.methods import Learner, Schedule, methods
@@ -237,7 +237,7 @@ def test_a_model_learned_on_another_device_predicts_as_on_the_cpu(tmp_path: Path
     found, expected = models[NAME], models["cpu"]
     assert {tensor.device.type for tensor in found.reader.learner.parameters()} == {NAME}
     assert {tensor.device.type for tensor in found.model.tensors.values()} == {"cpu"}  # a model is kept on the host
-    assert_same(load_model(tmp_path / NAME).tensors, load_model(tmp_path / "cpu").tensors)
+    assert_same(ModelStore(tmp_path / NAME).load().tensors, ModelStore(tmp_path / "cpu").load().tensors)
     for task in (None, "may"):
         assert np.array_equal(found.predict_proba(images, task), expected.predict_proba(images, task))
         assert np.array_equal(found.features(images, task), expected.features(images, task))

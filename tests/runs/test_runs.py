@@ -280,12 +280,12 @@ def test_a_signal_saves_the_step_and_the_same_command_goes_on_to_the_same_result
     _, errors = started.communicate(timeout=60)
     assert started.returncode == code
     assert "finishing the step and saving; once more to stop at once" in errors
-    assert "saved; the same command goes on from here" in errors
+    assert "saved; the same command resumes from here" in errors
     assert not (tmp_path / "cut" / "result.json").exists()
     resume = [sys.executable, "-m", "recollect", "resume", str(tmp_path / "cut"), "--threads", "1"]
     again = subprocess.run(command if code == 130 else resume, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
-    assert "goes on after task" in again.stdout
+    assert "resumes after task" in again.stdout
     whole = recollect("run", "--out", tmp_path / "whole", *words, *settings)
     assert whole.returncode == 0, whole.stderr
     cut, whole = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("cut", "whole"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from recollect.cli.sweeping import print_best
+from recollect.cli.rendering.sweep import print_best
 from recollect.runs import resolve
 from recollect.storage import write_json
 from recollect.sweeps import best_settings

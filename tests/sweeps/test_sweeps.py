@@ -217,7 +217,7 @@ def test_stopped_and_killed_sweeps_go_on_to_the_same_results(preset: Path, tmp_p
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all at once
         _, said = process.communicate()
     assert process.returncode == 130, said
-    assert "saved; the same command goes on from here" in said
+    assert "saved; the same command resumes from here" in said
     begun = [path.parent for path in out.rglob("events.jsonl") if not (path.parent / "result.json").exists()]
     assert begun
     assert all(any((folder / "checkpoint").glob("task-*")) for folder in begun)

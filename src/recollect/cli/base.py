@@ -1,10 +1,14 @@
-"""The command line that commands are added to."""
+"""The application that the commands are added to, and the types of their options."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
+
+Flag = Annotated[bool, Parameter(negative=())]
+Texts = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 
 app = App(
     name="recollect",

@@ -10,20 +10,20 @@ from rich.console import Console
 
 from recollect.escaping import escape_controls, escape_json
 
-WIDE = 10_000  # columns: what is piped is neither folded nor cut
+MAX_WIDTH = 10_000  # columns, so that piped output is neither wrapped nor truncated
 
 
 def stdout() -> Console:
-    """As wide as the terminal, or as wide as need be where there is none."""
-    return Console(width=None if sys.stdout.isatty() else WIDE, emoji=False)
+    """A console as wide as the terminal, or without limit if the output is not a terminal."""
+    return Console(width=None if sys.stdout.isatty() else MAX_WIDTH, emoji=False)
 
 
 def print_text(text: str) -> None:
-    """A line of text with names in it."""
+    """Print a line, with control characters in names escaped."""
     print(escape_controls(text))
 
 
 def print_json(value: Any) -> None:
-    """As it is where the output can show every letter, else with escapes, which mean the same."""
-    is_wide = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(escape_json(json.dumps(value, indent=1, ensure_ascii=not is_wide, allow_nan=False)))
+    """Print a JSON value; characters that the output cannot encode are escaped."""
+    is_utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(escape_json(json.dumps(value, indent=1, ensure_ascii=not is_utf8, allow_nan=False)))

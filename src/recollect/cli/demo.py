@@ -1,4 +1,4 @@
-"""`recollect demo`: four methods on split-digits, a table and a picture."""
+"""What `recollect demo` does: four methods on split-digits, a table and a picture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from recollect.cli.progress import ProgressBar
+from recollect.cli.rendering.progress import ProgressBar
 from recollect.errors import UserError
 from recollect.escaping import escape
 from recollect.report.figures import draw_matrices
@@ -18,12 +18,12 @@ METHODS = ("finetune", "er", "rfe", "joint")
 
 
 def show_demo(console: Console, num_seeds: int, out: Path, threads: int) -> dict[str, list[dict[str, Any]]]:
-    """Run what is not there yet, show all of it, and return the results by method."""
+    """Run what is not finished yet, print all results, and return them by method."""
     if num_seeds < 1:
-        raise UserError(f"--seeds counts seeds, got {num_seeds}")
+        raise UserError(f"--seeds is a number of seeds, at least 1; got {num_seeds}")
     console.print(
-        "split-digits: the handwritten digits that come with scikit-learn, in 5 tasks of 2 classes.\n"
-        "The tasks come one after the other. RFE keeps none of their images; ER keeps 50.\n"
+        "split-digits: the handwritten digits of scikit-learn, in 5 tasks of 2 classes, learned one after the other.\n"
+        "RFE keeps no images of earlier tasks; ER keeps 50.\n"
     )
     results: dict[str, list[dict[str, Any]]] = {}
     for method in METHODS:
@@ -42,10 +42,10 @@ def show_demo(console: Console, num_seeds: int, out: Path, threads: int) -> dict
             results[method].append(result)
     print_comparison(console, results)
     picture = out / "accuracy-matrices.png"
-    draw_matrices({method: found[0] for method, found in results.items()}, picture)
+    draw_matrices({method: runs[0] for method, runs in results.items()}, picture)
     settings = results["rfe"][0]["config"]
     console.print(
-        f"Settings: {settings['training']['epochs']} epochs a task, "
+        f"Settings: {settings['training']['epochs']} epochs per task, "
         f"{settings['method']['retrospect_epochs']} more for RFE's second stage, "
         f"batch {settings['training']['batch_size']}, "
         f"backbone {settings['backbone']['name']} of width {settings['backbone']['width']}, RFE with alpha "

@@ -1,7 +1,8 @@
-"""For people with a folder of images: models that learn month after month, and predict."""
+"""Models for people with folders of images: they learn month after month, and predict."""
 
+from recollect.deploy.checks import Gate
 from recollect.deploy.classifier import ContinualClassifier
-from recollect.deploy.folder import load_model, save_version, versions_of
-from recollect.deploy.model import Model
+from recollect.deploy.model import Model, Settings
+from recollect.deploy.store import ModelStore
 
-__all__ = ["ContinualClassifier", "Model", "load_model", "save_version", "versions_of"]
+__all__ = ["ContinualClassifier", "Gate", "Model", "ModelStore", "Settings"]

@@ -1,4 +1,4 @@
-"""A classifier that keeps learning: the Python face of model folders.
+"""A classifier that keeps learning: the Python interface of models and their folders.
 
 >>> import numpy as np
 >>> rng = np.random.default_rng(0)
@@ -17,29 +17,29 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from recollect.deploy.data import Labelled, class_name, read_images, read_labelled
-from recollect.deploy.folder import load_model, save_version
-from recollect.deploy.learning import check_name, learn
+from recollect.deploy.data import Labelled, read_images, read_labelled
+from recollect.deploy.learning import learn_task
 from recollect.deploy.model import LearnedTask, Model, Settings
-from recollect.deploy.reading import Reader, check_backbone, restore_learner
+from recollect.deploy.names import check_class_name, check_task_name
+from recollect.deploy.reader import Reader, check_backbone
+from recollect.deploy.store import ModelStore
 from recollect.engine import Observer, Runtime
 from recollect.engine.runtime import to_host
 from recollect.errors import UserError
 from recollect.nets import backbones
 from recollect.registry import lookup
 from recollect.runs.settings import check, options_of_function
-from recollect.storage import lock_folder
 
 
 class ContinualClassifier:
-    """Learns task after task without keeping images, and predicts over all of them.
+    """Learns task after task without keeping images, and predicts the classes of all tasks.
 
     `backbone` is a name (`recollect list`) with its options, or any module from images [b, 3, h, w] to features [b, d].
     """
@@ -62,7 +62,7 @@ class ContinualClassifier:
     ) -> None:
         if isinstance(backbone, type):
             raise UserError(
-                f"backbone is a name or a module, got the class {backbone.__name__}; give {backbone.__name__}()"
+                f"backbone is a name or a module, got the class {backbone.__name__}; pass {backbone.__name__}()"
             )
         self._module = backbone if isinstance(backbone, nn.Module) else None
         name = "own" if isinstance(backbone, nn.Module) else backbone
@@ -86,29 +86,29 @@ class ContinualClassifier:
         self._reader: Reader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_reader": None}  # made anew where it is needed
+        return {**vars(self), "_reader": None}  # rebuilt on first use
 
     @property
     def model(self) -> Model:
-        """What has been learned."""
+        """The current version of the model."""
         if self._model is None:
             raise UserError("nothing has been learned yet; call learn(data, task=...) first")
         return self._model
 
     @property
     def has_learned(self) -> bool:
-        """Whether there is a task to be read."""
+        """Whether at least one task has been learned."""
         return self._model is not None
 
     @property
     def tasks_(self) -> list[LearnedTask]:
-        """The tasks learned, in their order."""
+        """The learned tasks, in order."""
         return list(self.model.tasks)
 
     @property
     def classes_(self) -> np.ndarray:
-        """The names of all classes, in the order in which they first came."""
-        return np.array(list(dict.fromkeys(name for task in self.model.tasks for name in task.classes)))
+        """The names of all classes, in the order in which they were first learned."""
+        return np.array(self.model.classes)
 
     @property
     def settings(self) -> Settings:
@@ -116,7 +116,7 @@ class ContinualClassifier:
 
     @property
     def module(self) -> nn.Module | None:
-        """The backbone of one's own, if it has one."""
+        """The custom backbone, if there is one."""
         return self._module
 
     def learn(
@@ -131,12 +131,13 @@ class ContinualClassifier:
     ) -> Self:
         """Learn one more task from a folder, a pair of arrays, a Dataset or a DataLoader; returns itself.
 
-        With `work`, a folder for its checkpoints, the same call goes on where it was cut.
+        With `work`, a folder for checkpoints, the same call resumes an interrupted one. `ModelStore.learn` learns in a
+        model folder, with its lock and checkpoints.
         """
         labelled = data if isinstance(data, Labelled) else read_labelled(data, self._settings.image_size)
         runtime = Runtime.choose(self._device, self._settings.precision)
         with tempfile.TemporaryDirectory() as folder:
-            self._model = learn(
+            self._model = learn_task(
                 self._model,
                 self._settings,
                 labelled,
@@ -154,86 +155,83 @@ class ContinualClassifier:
     def predict_proba(self, x: Any, task: str | None = None) -> np.ndarray:
         """Probabilities [n, classes] in the order of `classes_` or, with a task, of its own classes.
 
-        `x` is an array or tensor of images, a path or a Pillow image, a list of any, or a DataLoader. A class that
-        several tasks hold has the sum of its probabilities.
+        `x` is an array or tensor of images, a path or a Pillow image, a list of these, or a DataLoader. A class that
+        several tasks contain has the sum of its probabilities.
         """
-        images = self._images(x)
-        if task is not None:
-            return to_array(self.reader.probabilities(images, self._index(task)))
-        units = self.reader.probabilities(images)
-        names = self.classes_.tolist()
-        owner = torch.tensor([names.index(name) for each in self.model.tasks for name in each.classes])
-        found = torch.zeros(len(units), len(names))
-        return to_array(found.index_add_(1, owner, units))
+        index = None if task is None else self._index(task)
+        return to_array(self.reader.probabilities(self.reader.outputs(self._images(x)), index))
 
     def predict(self, x: Any, task: str | None = None) -> np.ndarray:
-        """The name of the likeliest class of each image."""
-        names = self.classes_ if task is None else np.array(self.model.tasks[self._index(task)].classes)
+        """The name of the most probable class of each image."""
+        names = self.classes_ if task is None else np.array(self.task(task).classes)
         return np.asarray(names[self.predict_proba(x, task).argmax(axis=1)])
 
     def score(self, x: Any, y: Sequence[Any], task: str | None = None) -> float:
-        """The share of images classified right."""
-        found = self.predict(x, task)
-        if len(found) != len(y) or not len(found):
-            raise UserError(f"give one label an image, and at least one; got {len(found)} images, {len(y)} labels")
-        return float(np.mean([name == class_name(label) for name, label in zip(found, y, strict=True)]))
+        """The fraction of images classified correctly."""
+        predicted = self.predict(x, task)
+        if len(predicted) != len(y) or not len(predicted):
+            raise UserError(f"give one label per image, and at least one; got {len(predicted)} images, {len(y)} labels")
+        return float(np.mean([name == check_class_name(label) for name, label in zip(predicted, y, strict=True)]))
 
     def features(self, x: Any, as_of: str | None = None) -> np.ndarray:
-        """Features [n, d]: today's or, as of a task, an estimate of those that the model gave when it had learned it.
+        """Current features [n, d] or, with `as_of`, an estimate of those that the model computed after that task.
 
-        So an index of vectors built then can still be searched, at a loss, after the model has moved on.
+        With the estimates, a vector index built at that time can still be searched, at a loss of recall.
         """
         return to_array(self.reader.features(self._images(x), None if as_of is None else self._index(as_of)))
 
     def save(self, folder: str | Path) -> Self:
-        """Write a model folder, or a further version into one."""
-        place = Path(folder)
-        if place.exists() and not place.is_dir():
-            raise UserError(f"{place} is a file; give a folder for the model")
-        place.mkdir(parents=True, exist_ok=True)
-        with lock_folder(place):
-            save_version(place, self.model)
+        """Write a model folder, or a further version into one that this model continues."""
+        ModelStore(folder).save(self.model)
         return self
+
+    def task(self, name: str) -> LearnedTask:
+        """A learned task by its name."""
+        return self.model.tasks[self._index(name)]
 
     @classmethod
     def load(
         cls, folder: str | Path, *, backbone: nn.Module | None = None, device: str = "auto"
     ) -> ContinualClassifier:
-        """From a model folder; a backbone of one's own is given again, its weights come from the folder."""
-        return cls.of(load_model(Path(folder)), backbone=backbone, device=device)
+        """Load a model folder; a custom backbone is passed again, its weights come from the folder."""
+        return cls.of(ModelStore(folder).load(), backbone=backbone, device=device)
 
     @classmethod
     def of(cls, model: Model, *, backbone: nn.Module | None = None, device: str = "auto") -> Self:
-        """From a version of a model."""
+        """The classifier of a model."""
         check_backbone(model.settings, backbone)
-        found = cls.__new__(cls)
-        found._module, found._device, found._settings = backbone, device, model.settings
-        found._model, found._reader = model, None
-        return found
+        classifier = cls.__new__(cls)
+        classifier._module, classifier._device, classifier._settings = backbone, device, model.settings
+        classifier._model, classifier._reader = model, None
+        return classifier
 
     @property
     def reader(self) -> Reader:
-        """The model made ready to read, once."""
+        """Predicts with the current version; built on first use."""
         if self._reader is None:
-            runtime = Runtime.choose(self._device, "fp32")
-            self._reader = Reader(self.model, restore_learner(self.model, runtime, self._module), runtime)
+            self._reader = Reader.of(self.model, self._device, self._module)
         return self._reader
 
     def _images(self, x: Any) -> Tensor:
         return read_images(x, self._settings.image_size)
 
     def _index(self, task: str) -> int:
-        names = [each.name for each in self.model.tasks]
-        found = check_name(task)
-        if found not in names:
+        names = [learned.name for learned in self.model.tasks]
+        name = check_task_name(task)
+        if name not in names:
             raise UserError(f"there is no task {task!r}; the model has learned {', '.join(names)}")
-        return names.index(found)
+        return names.index(name)
 
 
 def check_options(backbone: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a backbone, each known and of its type."""
-    known = options_of_function("backbone", lookup("backbone", backbones(), backbone).make)
-    return {name: check(lookup("option", known, name), value) for name, value in given.items()}
+    """Options of a backbone, checked for their names and types."""
+    options = options_of_function("backbone", lookup("backbone", backbones(), backbone).make)
+    return {name: check(lookup("option", options, name), value) for name, value in given.items()}
+
+
+def classifier_options() -> set[str]:
+    """The names of a classifier's options that are not options of its backbone."""
+    return {name for name in signature(ContinualClassifier).parameters if name != "backbone_options"}
 
 
 def to_array(tensor: Tensor) -> np.ndarray:

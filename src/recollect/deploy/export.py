@@ -1,8 +1,8 @@
-"""A model as one ONNX file: pixels in, probabilities out. onnxruntime and numpy are enough to run it.
+"""A model as one ONNX file, from pixels to probabilities; running it needs only onnxruntime and NumPy.
 
-Input `pixels`: bytes [n, 3, size, size], as `predict` reads images. Outputs: `probabilities` [n, classes] over all
-classes, and `within` [n, units], each task's own probabilities side by side. The file's metadata says which class and
-task each column is, and how images become pixels.
+Input `pixels`: uint8 [n, 3, size, size], as `predict` reads images. Outputs: `probabilities` [n, classes] over all
+classes, and `within` [n, units], the probabilities within each task, side by side. The file's metadata names the class
+and task of each column and describes the preprocessing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PREPROCESSING = (
 
 
 class Graph(nn.Module):
-    """The whole way from pixels to calibrated probabilities, in operations that ONNX has."""
+    """From pixels to calibrated probabilities, in operations that ONNX has."""
 
     scale: Tensor
     shift: Tensor
@@ -41,11 +41,11 @@ class Graph(nn.Module):
         super().__init__()
         reader, model = classifier.reader, classifier.model
         self.learner = reader.learner
-        mean, std = (torch.tensor(each)[:, None, None] for each in (model.mean, model.std))
+        mean, std = (torch.tensor(values)[:, None, None] for values in (model.mean, model.std))
         self.register_buffer("scale", 1 / (255 * std))
         self.register_buffer("shift", mean / std)
         classes = classifier.classes_.tolist()
-        units = [name for task in model.tasks for name in task.classes]
+        units = model.units
         owner = torch.zeros(len(units), len(classes))
         owner[torch.arange(len(units)), torch.tensor([classes.index(name) for name in units])] = 1.0
         self.register_buffer("owner", owner)
@@ -65,13 +65,13 @@ class Graph(nn.Module):
         logits = [head(estimate) for head, estimate in zip(learner.network.heads, estimates, strict=True)]
         evidence = learner.identity.evidence(x, f, estimates, logits)
         across = (evidence.log_softmax(1) / self.temperature).softmax(1)
-        parts = evidence.split([each.shape[1] for each in logits], 1)
-        within = [each.log_softmax(1) / t for each, t in zip(parts, self.temperatures, strict=True)]
-        return across @ self.owner, torch.cat([each.softmax(1) for each in within], 1)
+        parts = evidence.split([task_logits.shape[1] for task_logits in logits], 1)
+        within = [part.log_softmax(1) / t for part, t in zip(parts, self.temperatures, strict=True)]
+        return across @ self.owner, torch.cat([part.softmax(1) for part in within], 1)
 
 
 class StaticPool(nn.Module):
-    """Adaptive max-pooling of squares of one size, bin by bin."""
+    """Adaptive max-pooling of images of one size, bin by bin."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class StaticPool(nn.Module):
 
 
 def export(classifier: ContinualClassifier, path: Path) -> None:
-    """Write the file, whole or not at all."""
+    """Write the file, completely or not at all."""
     try:
         import onnx
         import onnxscript  # noqa: F401  (torch.onnx needs it)
@@ -92,11 +92,11 @@ def export(classifier: ContinualClassifier, path: Path) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder; give a file such as {path / 'model.onnx'}")
     if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent} to write {path.name} into; make it first")
+        raise UserError(f"there is no folder {path.parent} to write {path.name} into; create it first")
     size = classifier.settings.image_size
     graph = Graph(ContinualClassifier.of(classifier.model, backbone=classifier.module, device="cpu")).eval()
     example = torch.randint(0, 256, (2, 3, size, size), dtype=torch.uint8)
-    with warnings.catch_warnings(action="ignore"), _quiet():  # torch's own parts tell of each other
+    with warnings.catch_warnings(action="ignore"), _quiet():  # torch warns about its own internals
         program = torch.onnx.export(
             graph,
             (example,),
@@ -127,7 +127,7 @@ def _metadata(classifier: ContinualClassifier) -> dict[str, str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's word of packages that nothing here needs."""
+    """Without torch's messages about optional packages."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

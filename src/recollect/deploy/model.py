@@ -1,4 +1,4 @@
-"""What a model is: how it learns, what it keeps of each task, and its tensors."""
+"""A model: its settings, what it records about each task, and its tensors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from torch import Tensor
 from recollect.errors import UserError
 
 FORMAT = 4
+RANGES = {
+    "image_size": (16, 1024),
+    "epochs": (1, 100_000),
+    "batch_size": (2, 65_536),
+    "patience": (0, 100_000),
+}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model learns; fixed when it is made."""
+    """How a model learns; fixed when the model is created."""
 
     backbone: str = "resnet18"
     backbone_options: dict[str, Any] = field(default_factory=dict)
@@ -23,25 +29,19 @@ class Settings:
     learning_rate: float = 5e-4
     batch_size: int = 32
     patience: int = 6
-    """A phase ends early after so many epochs without a better validation loss, with the best weights."""
+    """A phase stops after this many epochs without a better validation loss and restores the best weights."""
     alpha: float = 1.0
     seed: int = 0
     flip: bool = True
     precision: str = "fp32"
 
     def __post_init__(self) -> None:
-        numbers = {
-            "image_size": (16, 1024),
-            "epochs": (1, 100_000),
-            "batch_size": (2, 65_536),
-            "patience": (0, 100_000),
-        }
-        for name, (least, most) in numbers.items():
+        for name, (least, most) in RANGES.items():
             value = getattr(self, name)
             if type(value) is not int or not least <= value <= most:
-                raise UserError(f"{name} is a whole number from {least} to {most}, got {value!r}")
+                raise UserError(f"{name} is an integer from {least} to {most}, got {value!r}")
         if type(self.seed) is not int or type(self.flip) is not bool:
-            raise UserError(f"seed is a whole number and flip true or false, got {self.seed!r} and {self.flip!r}")
+            raise UserError(f"seed is an integer and flip true or false, got {self.seed!r} and {self.flip!r}")
         for name, above in (("learning_rate", 0.0), ("alpha", -1e-12)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < 1e6:
@@ -50,55 +50,73 @@ class Settings:
 
 @dataclass(frozen=True)
 class Typical:
-    """What is usual of the newest task's validation images."""
+    """Statistics of the newest task's validation images, to compare new images with."""
 
     mean: tuple[float, ...]
-    """Of their features, value by value."""
+    """Mean of each feature."""
     deviation: tuple[float, ...]
+    """Standard deviation of each feature."""
     num_images: int
     sure: float
-    """Mean probability of the likeliest of all classes."""
+    """Mean confidence: the mean probability of the predicted class, over all classes."""
 
 
 @dataclass(frozen=True)
 class LearnedTask:
-    """What is kept of a task: names and numbers."""
+    """What a model records about a task: names and numbers."""
 
     name: str
     classes: tuple[str, ...]
     images: dict[str, int]
+    """Number of images per class."""
     accuracy: float | None
-    """Percent of its validation images classified right within the task, when it was learned."""
+    """Validation accuracy in percent with the task known, when it was learned."""
     across: float | None
-    """The same among all classes then known."""
+    """Validation accuracy in percent over all classes learned by then."""
     temperature: float
-    """Of its probabilities, chosen on those images."""
+    """Calibrates the probabilities within the task; fitted on its validation images."""
     drifted: float | None
-    """RMSE that learning it moved the features of its validation images by."""
+    """RMSE between the features of its validation images before and after it was learned."""
     rectified: float | None
-    """RMSE that the retrospector leaves of that."""
+    """The same RMSE once the retrospector has been applied: the residual drift."""
     learned: str
+    """Date and time."""
     seconds: float
     learn: str
-    """Names the learn that made it, by images, settings and the model before."""
+    """Identifies the learn by its images, settings and the model before it."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A version of a model: all that is needed to read images and to learn more."""
+    """One version of a model: all that predicting and learning more need."""
 
     settings: Settings
     mean: tuple[float, ...]
     std: tuple[float, ...]
     tasks: tuple[LearnedTask, ...]
     temperature: float
-    """Of the probabilities over all classes."""
+    """Calibrates the probabilities over all classes."""
     tensors: dict[str, Tensor] = field(repr=False)
     typical: Typical | None = None
-    """None where no images of the newest task were held out."""
+    """None if the newest task had no validation images."""
     checks: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-    """By the digest of a task's test images: what `check` found first, while nothing was learned after the task."""
+    """By the digest of test images and task: the accuracies of the first `check` made while the task was the newest."""
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of all classes, in the order in which they were first learned."""
+        return list(dict.fromkeys(self.units))
+
+    @property
+    def units(self) -> list[str]:
+        """The class of each output unit; a class that several tasks contain has several units."""
+        return [name for task in self.tasks for name in task.classes]
+
+    @property
+    def lineage(self) -> list[str]:
+        """Identifiers of the learns that led to this version, oldest first."""
+        return [task.learn for task in self.tasks]
 
     def to_json(self) -> dict[str, Any]:
-        plain = {key: value for key, value in asdict(replace(self, tensors={})).items() if key != "tensors"}
-        return {"format": FORMAT, **plain}
+        values = {key: value for key, value in asdict(replace(self, tensors={})).items() if key != "tensors"}
+        return {"format": FORMAT, **values}

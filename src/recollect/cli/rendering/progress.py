@@ -1,4 +1,4 @@
-"""Live progress of a run: one bar a phase with loss, accuracy, images per second and the time left."""
+"""The progress of a run: one bar per phase with loss, accuracy, images per second and the remaining time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recollect.escaping import escape
 
 
 class ProgressBar(Observer):
-    """A bar on a terminal; one line a task elsewhere."""
+    """A bar on a terminal; elsewhere one line per task."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -64,10 +64,10 @@ class ProgressBar(Observer):
 
     def event(self, kind: str, **fields: Any) -> None:
         if kind == "task":
-            learned = slice(int(fields["task"]))  # with fixed heads there are figures of tasks to come
-            known = {name: [a for a in fields[name][learned] if a is not None] for name in ("til", "cil")}
-            means = {name: sum(values) / len(values) for name, values in known.items() if values}
+            learned = slice(int(fields["task"]))  # with fixed heads there are also accuracies of future tasks
+            accuracies = {name: [a for a in fields[name][learned] if a is not None] for name in ("til", "cil")}
+            means = {name: sum(values) / len(values) for name, values in accuracies.items() if values}
             text = ", ".join(f"{name.upper()} {mean:.1f} %" for name, mean in means.items())
             self._console.print(f"[bold]{self._title}[/] task {fields['task']} learned: {text}")
         elif kind == "resumed":
-            self._console.print(f"[bold]{self._title}[/] goes on after task {fields['tasks']}")
+            self._console.print(f"[bold]{self._title}[/] resumes after task {fields['tasks']}")

@@ -1,13 +1,12 @@
-"""`recollect stream export`: a benchmark's images as folders, as a practitioner has them."""
+"""The command `stream export`: a benchmark's images as folders."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
-from recollect.cli.base import app
+from recollect.cli.base import Texts, app
 
 stream_app = App(name="stream", help="Streams as folders of images.", help_format="plaintext")
 app.command(stream_app)
@@ -23,26 +22,26 @@ def export_images(
     tasks: int | None = None,
     train_per_class: int | None = None,
     test_per_class: int = 0,
-    set: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    set: Texts = None,
 ) -> None:
     """Write a stream as PNG files: OUT/train/<task>/<class>/ to learn from, OUT/test/<task>/<class>/ to check with.
 
     Parameters
     ----------
     stream
-        What to write; `recollect list` names them.
+        The stream to write; `recollect list` shows all.
     out
-        The folder to make.
+        The folder to create.
     seed
-        Decides which images are drawn, as of `recollect run`.
+        Determines the subset of images, as for `recollect run`.
     data_root
-        Folder with the data, as of `recollect run`.
+        Folder with the data, as for `recollect run`.
     tasks
         Number of tasks.
     train_per_class
-        A seeded subset of so many training images a class.
+        Write a seeded subset of N training images per class.
     test_per_class
-        So many test images a class; 0 for all.
+        Write N test images per class; 0 for all.
     set
         Options of the stream as key=value.
     """
@@ -55,12 +54,11 @@ def export_images(
     from recollect.streams.export import count_images, export_stream
 
     if test_per_class < 0:
-        raise UserError(f"test_per_class counts images, got {test_per_class}; 0 writes all")
+        raise UserError(f"test_per_class is a number of images, got {test_per_class}; 0 writes all")
     short = {"stream.tasks": tasks, "stream.train_per_class": train_per_class}
     settings = {key: value for key, value in short.items() if value is not None} | parse(set or [])
-    console = stdout()
-    found = open_stream(stream, resolve(stream, "finetune", seed, settings).stream_options, seed, data_root)
-    with Progress(console=console, transient=True) as bar:
-        written = bar.add_task("Writing images", total=count_images(found, test_per_class))
-        num = export_stream(found, out, test_per_class=test_per_class, advance=lambda: bar.advance(written))
-    print_text(f"{num} images of {len(found.tasks)} tasks are in {out}/train and {out}/test.")
+    opened = open_stream(stream, resolve(stream, "finetune", seed, settings).stream_options, seed, data_root)
+    with Progress(console=stdout(), transient=True) as bar:
+        task = bar.add_task("Writing images", total=count_images(opened, test_per_class))
+        num = export_stream(opened, out, test_per_class=test_per_class, advance=lambda: bar.advance(task))
+    print_text(f"{num} images of {len(opened.tasks)} tasks are in {out}/train and {out}/test.")

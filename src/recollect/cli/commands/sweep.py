@@ -1,4 +1,4 @@
-"""The commands about many runs: sweep, best, tune, report."""
+"""The commands for many runs: sweep, tune, report, best."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from recollect.cli.base import app
+from recollect.cli.base import Flag, Texts, app
 
 
 @app.command
@@ -19,7 +19,7 @@ def sweep(
     *,
     out: Path | None = None,
     seeds: Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())] = None,
-    set: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    set: Texts = None,
     also: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())] = None,
     data_root: Path | None = None,
     precision: Literal["auto", "fp32", "bf16"] = "auto",
@@ -31,52 +31,53 @@ def sweep(
     cpus_per_run: float = 1.0,
     gpus_per_run: float = 0.0,
     checkpoint_every: float = 300.0,
-    dry_run: Annotated[bool, Parameter(negative=())] = False,
-    show: Annotated[bool, Parameter(negative=())] = False,
+    dry_run: Flag = False,
+    show: Flag = False,
 ) -> None:
-    """Do all runs of a preset: skip what is done, go on with what was cut, try again what failed.
+    """Run all runs of a preset: skip finished ones, resume interrupted ones, retry failed ones.
 
     Parameters
     ----------
     preset
-        A preset's name, as `recollect list` shows them, or a file of one's own that ends in .toml.
+        The name of a preset, as `recollect list` shows them, or the path of your own .toml file.
     out
-        Where the run folders go; if left out runs/<preset>, and results anywhere under runs/ count as done.
+        Folder for the runs; by default runs/<preset>, and then results anywhere in runs/ count as finished.
     seeds
-        Other seeds than the preset's.
+        Seeds, instead of the preset's.
     set
-        Further options for every run, as of `recollect run`; stream.class_order=seeded lets seeds vary the class order.
+        More options for every run, as for `recollect run`; stream.class_order=seeded makes the class order depend on
+        the seed.
     also
-        More folders with results: a run whose configuration is found there is done.
+        More folders with results: a run whose configuration is in one of them counts as finished.
     data_root
-        Folder with the data, as of `recollect run`.
+        Folder with the data, as for `recollect run`.
     precision
-        As of `recollect run`.
+        As for `recollect run`.
     device
         auto, cpu, cuda, cuda:1, mps.
     threads
-        Processor threads of each run; 0 leaves torch's own choice.
+        CPU threads per run; 0 leaves the choice to torch.
     workers
-        Runs at a time, each in a process of its own if more than one.
+        Number of parallel runs, each in its own process if more than one.
     engine
-        local, or ray: on a Ray cluster that shares the folder of the runs; needs the extra recollect-rfe[ray].
+        local, or ray: on a Ray cluster that shares the folder of the runs; requires recollect-rfe[ray].
     address
-        The Ray cluster's address; auto finds one that runs here, left out a local one is started.
+        The address of the Ray cluster; auto finds a running one; by default a local one is started.
     cpus_per_run
-        Processors that Ray reserves for a run.
+        CPUs that Ray reserves per run.
     gpus_per_run
-        GPUs that Ray reserves for a run.
+        GPUs that Ray reserves per run.
     checkpoint_every
-        Seconds between checkpoints inside a phase.
+        Seconds between checkpoints within a phase.
     dry_run
-        List the runs with estimated hours and gigabytes, and do nothing.
+        Only list the runs, with estimated minutes and gigabytes.
     show
-        Print the preset, to be copied and edited, and do nothing.
+        Only print the preset, to copy and edit it.
     """
-    # Read when torch loads: idle threads sleep instead of spinning, so that runs slow each other less.
+    # Read when torch is loaded: idle threads sleep instead of spinning, so that parallel runs slow each other less.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from recollect.cli.console import stdout
-    from recollect.cli.sweeping import Cluster, do_sweep, print_plan
+    from recollect.cli.rendering.sweep import Cluster, print_plan, run_sweep
     from recollect.runs import parse
     from recollect.sweeps import load_preset, preset_text
 
@@ -86,16 +87,16 @@ def sweep(
     settings = parse(set or [])
     if out is None:
         name = Path(preset).stem if preset.endswith(".toml") else preset
-        told = "".join(f",{word}" for word in set or [])
-        out = Path("runs") / f"{name}{re.sub(r'[^A-Za-z0-9.,=_-]', '_', told)}"
+        suffix = "".join(f",{setting}" for setting in set or [])
+        out = Path("runs") / f"{name}{re.sub(r'[^A-Za-z0-9.,=_-]', '_', suffix)}"
         also = [*(also or []), Path("runs")]
     jobs = load_preset(preset).jobs(seeds, settings, precision)
     if dry_run:
         print_plan(stdout(), jobs, out, also or [], device, threads)
         return
     cluster = Cluster(address, cpus_per_run, gpus_per_run) if engine == "ray" else None
-    words = {"data_root": data_root, "device": device, "threads": threads, "checkpoint_seconds": checkpoint_every}
-    sys.exit(do_sweep(stdout(), jobs, out, also or [], workers, cluster, words))
+    options = {"data_root": data_root, "device": device, "threads": threads, "checkpoint_seconds": checkpoint_every}
+    sys.exit(run_sweep(stdout(), jobs, out, also or [], workers, cluster, options))
 
 
 @app.command
@@ -109,7 +110,7 @@ def tune(
     device: str = "auto",
     threads: int = 0,
 ) -> None:
-    """Search settings with Optuna by validation accuracy; the same command goes on. Needs recollect-rfe[optuna].
+    """Tune settings with Optuna by validation accuracy; the same command resumes. Requires recollect-rfe[optuna].
 
     Parameters
     ----------
@@ -118,15 +119,15 @@ def tune(
     out
         The folder of the search; trials are ordinary run folders in it.
     trials
-        How many trials there are to be in all.
+        Total number of trials.
     data_root
-        Folder with the data, as of `recollect run`.
+        Folder with the data, as for `recollect run`.
     precision
-        As of `recollect run`.
+        As for `recollect run`.
     device
         auto, cpu, cuda, cuda:1, mps.
     threads
-        Processor threads; 0 leaves torch's own choice.
+        CPU threads; 0 leaves the choice to torch.
     """
     from recollect.cli.console import stdout
     from recollect.escaping import escape
@@ -135,26 +136,28 @@ def tune(
 
     console = stdout()
 
-    def tell(trial: Trial) -> None:
+    def print_trial(trial: Trial) -> None:
         chosen = escape(str(trial.chosen))
         console.print(f"trial {trial.number}: {chosen}, validation {trial.validation:.2f} %", soft_wrap=True)
 
-    words = {"data_root": data_root, "device": device, "threads": threads}
-    best = search(load_space(space), out, trials, precision=precision, told=tell, **words)[0]
-    figures = f"validation {best.validation:.2f} %; test was not looked at."
-    console.print(f"Best of {trials}: [bold]{escape(str(best.chosen))}[/], {figures}")
+    options = {"data_root": data_root, "device": device, "threads": threads}
+    best = search(load_space(space), out, trials, precision=precision, told=print_trial, **options)[0]
+    console.print(
+        f"Best of {trials}: [bold]{escape(str(best.chosen))}[/], validation {best.validation:.2f} %; "
+        "the test images were not used."
+    )
 
 
 @app.command
 def report(runs: list[Path], *, out: Path, title: str = "recollect report") -> None:
-    """Write a report of finished runs: tables as Markdown, LaTeX and CSV, pictures, and one page with all of it.
+    """Write a report of finished runs: tables as Markdown, LaTeX and CSV, figures, and a page with everything.
 
     Parameters
     ----------
     runs
         Folders with results, or result files.
     out
-        The folder of the report; report.html in it opens anywhere, without a network.
+        The folder of the report; its report.html works offline.
     title
         The page's title.
     """
@@ -175,7 +178,7 @@ def report(runs: list[Path], *, out: Path, title: str = "recollect report") -> N
 
 @app.command
 def best(runs: list[Path]) -> None:
-    """Of the runs of a grid, show the settings with the best validation accuracy for each stream and method.
+    """Show the settings with the best validation accuracy in a grid of runs, per stream and method.
 
     Parameters
     ----------
@@ -183,6 +186,6 @@ def best(runs: list[Path]) -> None:
         Folders with results.
     """
     from recollect.cli.console import stdout
-    from recollect.cli.sweeping import print_best
+    from recollect.cli.rendering.sweep import print_best
 
     print_best(stdout(), runs)

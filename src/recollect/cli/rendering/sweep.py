@@ -1,4 +1,4 @@
-"""`recollect sweep`: the plan, one live table of all runs, and what a grid found."""
+"""What `recollect sweep` and `best` print: the plan, a live table of all runs, and the best settings of a grid."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from recollect.storage.documents import parse_json
 from recollect.sweeps import Job, Status, best_settings, in_process, in_processes, plan, sweep
 from recollect.sweeps.execute import Engine
 
-MOST_ROWS = 30  # of the live table; the rest is counted
+MAX_ROWS = 30  # of the live table; the rest is counted
 
 
 class Cluster(NamedTuple):
-    """Where Ray runs, and what each run needs of it."""
+    """The Ray cluster, and the resources per run."""
 
     address: str | None
     cpus: float
@@ -33,7 +33,7 @@ class Cluster(NamedTuple):
 def print_plan(
     console: Console, jobs: Sequence[Job], out: Path, also: Sequence[Path], device: str, threads: int
 ) -> None:
-    """Every run, whether it is done, and what it will cost."""
+    """All runs, whether they are finished, and their estimated cost."""
     from recollect.sweeps.estimate import Estimator
 
     estimator = Estimator(device, threads)
@@ -49,13 +49,13 @@ def print_plan(
         num_unknown += cost is None
         if cost is not None and not done:
             hours, gigabytes = hours + cost.hours, gigabytes + cost.gigabytes
-        figures = ("?", "?") if cost is None else (f"{60 * cost.hours:.1f}", f"{cost.gigabytes:.2f}")
-        table.add_row(escape(status.job.name), f"done: {escape(str(status.found_in))}" if done else "to do", *figures)
+        cells = ("?", "?") if cost is None else (f"{60 * cost.hours:.1f}", f"{cost.gigabytes:.2f}")
+        table.add_row(escape(status.job.name), f"done: {escape(str(status.found_in))}" if done else "to do", *cells)
     console.print(table)
     unknown = f"; {num_unknown} of unknown size" if num_unknown else ""
     console.print(
         f"{len(jobs)} runs, {num_done} done. To do: about [bold]{_duration(hours)}[/] on this device, one after the "
-        f"other, and {gigabytes:.1f} GB of disk{unknown}. Times are estimated by timing a few steps here."
+        f"other, and {gigabytes:.1f} GB on disk{unknown}. Times are extrapolated from a few training steps."
     )
 
 
@@ -63,19 +63,19 @@ def _duration(hours: float) -> str:
     return f"{60 * hours:.0f} minutes" if hours < 1.5 else f"{hours:.1f} hours"
 
 
-def do_sweep(
+def run_sweep(
     console: Console,
     jobs: Sequence[Job],
     out: Path,
     also: Sequence[Path],
     workers: int,
     cluster: Cluster | None,
-    words: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> int:
-    """Do it under one live table; returns the exit code."""
+    """Run a sweep and show its progress; returns the exit code."""
     if workers < 1:
-        raise UserError(f"--workers counts runs at a time, got {workers}")
-    statuses = plan(jobs, out, also, str(words["device"]))
+        raise UserError(f"--workers is a number of parallel runs, at least 1; got {workers}")
+    statuses = plan(jobs, out, also, str(options["device"]))
     engine: Engine = in_process if workers == 1 else in_processes(workers)
     if cluster is not None:
         from recollect.sweeps.cluster import on_ray
@@ -83,67 +83,65 @@ def do_sweep(
         engine = on_ray(cluster.address, cluster.cpus, cluster.gpus)
     if console.is_terminal:
         with Live(get_renderable=lambda: _table(statuses), console=console, refresh_per_second=1, transient=True):
-            sweep(statuses, out, engine=engine, **words)
-        console.print(_table(statuses, most=len(statuses)))
+            sweep(statuses, out, engine=engine, **options)
+        console.print(_table(statuses, max_rows=len(statuses)))
     else:
-        sweep(statuses, out, engine=engine, told=_teller(console, len(statuses)), **words)
+        sweep(statuses, out, engine=engine, told=_status_printer(console, len(statuses)), **options)
     failed = [status for status in statuses if status.state == "failed"]
     num_done = sum(status.state == "done" for status in statuses)
     elsewhere = sum(s.found_in is not None and not s.found_in.is_relative_to(out) for s in statuses)
-    other = f" ({elsewhere} of them elsewhere; give --also's folders to recollect report too)" if elsewhere else ""
+    other = f" ({elsewhere} of them in other folders, to be given to recollect report too)" if elsewhere else ""
     console.print(f"{num_done} of {len(statuses)} runs are done; they are in [bold]{escape(str(out))}[/]{other}.")
     for status in failed:
         reason = status.reasons[-1].strip().splitlines()[-1]
         console.print(f"[bold red]failed:[/] {escape(status.job.name)}: {escape(reason)}", soft_wrap=True)
     if failed:
-        console.print(f"All reasons are in {escape(str(out / 'sweep.json'))}; the same command tries them again.")
+        console.print(f"All errors are in {escape(str(out / 'sweep.json'))}; the same command retries the failed runs.")
     return 1 if failed else 0
 
 
 def print_best(console: Console, runs: Sequence[Path]) -> None:
-    """The settings of each group with the best validation accuracy."""
-    found = best_settings(find_results(runs).values())
-    if not found:
-        raise UserError(
-            f"nothing to choose from by validation accuracy under {', '.join(map(str, runs))}; give folders of a grid"
-        )
+    """The settings with the best validation accuracy in each group of runs."""
+    choices = best_settings(find_results(runs).values())
+    if not choices:
+        raise UserError(f"no results with a validation accuracy in {', '.join(map(str, runs))}; give folders of a grid")
     table = Table("stream", "method", box=None, padding=(0, 2))
-    has_conditions = any(choice.conditions for choice in found)
+    has_conditions = any(choice.conditions for choice in choices)
     for title in ["among runs with"] * has_conditions + ["chosen"]:
         table.add_column(title, overflow="fold")
     for title in ("validation TIL", "of"):
         table.add_column(title, justify="right")
-    for choice in found:
-        words = [_words(choice.conditions)] * has_conditions + [_words(choice.settings) or "as it comes"]
-        names = [escape(text) for text in (choice.stream, choice.method, *words)]
+    for choice in choices:
+        settings = [_format(choice.conditions)] * has_conditions + [_format(choice.settings) or "defaults"]
+        names = [escape(text) for text in (choice.stream, choice.method, *settings)]
         table.add_row(*names, f"{choice.validation:.2f}", str(choice.num_tried))
     console.print(table)
-    console.print("Chosen by accuracy on validation images; test accuracy was not looked at.")
+    console.print("Chosen by validation accuracy; the test images were not used.")
 
 
-def _words(settings: Mapping[str, Any]) -> str:
+def _format(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
 
 
-def _teller(console: Console, total: int) -> Callable[[Status], None]:
+def _status_printer(console: Console, total: int) -> Callable[[Status], None]:
     num = 0
 
-    def tell(status: Status) -> None:
+    def print_status(status: Status) -> None:
         nonlocal num
         num += 1
         console.print(
             f"{num}/{total} {escape(status.job.name)}: {status.state}{escape(_figures(status))}", soft_wrap=True
         )
 
-    return tell
+    return print_status
 
 
-def _table(statuses: Sequence[Status], most: int = MOST_ROWS) -> Table:
+def _table(statuses: Sequence[Status], max_rows: int = MAX_ROWS) -> Table:
     counts = {state: sum(s.state == state for s in statuses) for state in ("done", "running", "waiting", "failed")}
     title = ", ".join(f"{num} {state}" for state, num in counts.items() if num)
     table = Table("run", "", "", title=title, title_justify="left", box=None, padding=(0, 2))
     order = {"running": 0, "failed": 1, "waiting": 2, "done": 3}
-    shown = sorted(statuses, key=lambda s: order[s.state])[:most] if most < len(statuses) else statuses
+    shown = sorted(statuses, key=lambda s: order[s.state])[:max_rows] if max_rows < len(statuses) else statuses
     colours = {"done": "green", "running": "bold", "failed": "red", "waiting": "dim"}
     for status in shown:
         detail = _progress(status.folder) if status.state == "running" else _figures(status).lstrip(", ")
@@ -161,7 +159,7 @@ def _figures(status: Status) -> str:
 
 
 def _progress(folder: Path) -> str:
-    """The last thing that a run told of itself."""
+    """The latest progress that a run has logged."""
     path = folder / "events.jsonl"
     if not path.exists():
         return "starting"

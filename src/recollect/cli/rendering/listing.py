@@ -1,4 +1,4 @@
-"""`recollect list`: what there is, and every option with its default."""
+"""What `recollect list` prints: all names, and all options with their defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recollect.sweeps import load_preset, preset_names
 
 
 def print_all(console: Console) -> None:
-    """Names and one line about each."""
+    """The registered names, with one line about each."""
     backbone_lines = {name: (inspect.getdoc(recipe.make) or "").splitlines()[0] for name, recipe in backbones().items()}
     for title, rows in (
         ("streams", {name: source.about for name, source in streams().items()}),
@@ -33,15 +33,15 @@ def print_all(console: Console) -> None:
 
 
 def print_options(console: Console, stream: str, method: str, backbone: str | None) -> None:
-    """Every option of such a run, as it is given to --set."""
-    found = available_options(stream, method, backbone)
+    """All options of such a run, as they are given to --set."""
+    sections = available_options(stream, method, backbone)
     table = Table(title=escape(f"options of {method} on {stream}"), title_justify="left", box=None, padding=(0, 2))
     table.add_column("option", no_wrap=True)
-    for column in ("may be", "default", ""):
+    for column in ("type", "default", ""):
         table.add_column(column, overflow="fold")
-    for section, options in found.items():
+    for section, options in sections.items():
         for name, option in options.items():
-            words = (describe(option.hint), json.dumps(option.default), option.about)
-            table.add_row(f"{section}.[bold]{escape(name)}[/]", *map(escape, words))
+            cells = (describe(option.hint), json.dumps(option.default), option.about)
+            table.add_row(f"{section}.[bold]{escape(name)}[/]", *map(escape, cells))
     console.print(table)
-    console.print("Give them as --set key=value; the part before the dot may be left out where the name is unique.")
+    console.print("Set them with --set key=value; the part before the dot can be left out if the name is unique.")

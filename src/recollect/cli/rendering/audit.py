@@ -1,4 +1,4 @@
-"""`recollect audit`: what is kept, as a table or as JSON, and whether that is as expected."""
+"""What `recollect audit` prints: everything stored, as a table or as JSON, and whether that is as expected."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from rich.table import Table
 from recollect.audit import Audit, Finding, Searcher, files_of, read_images, take_stock
 from recollect.audit.claims import NOT_FOUND
 from recollect.audit.files import INCOMPLETE
-from recollect.deploy import load_model
+from recollect.deploy import ModelStore
 from recollect.errors import UserError
 from recollect.escaping import escape
 from recollect.storage import read_json
 
-MOST_LINES = 20  # of a kind
-MAX_SIDE = 1 << 12  # pixels of an image to be searched
-LIMITS = "This lists what is stored. It does not prove that weights reveal nothing about the images they learned from."
+MAX_LINES = 20  # of one kind
+MAX_SIDE = 1 << 12  # pixels of an image to search for
+LIMITS = (
+    "This lists what is stored. It does not prove that weights reveal nothing about the images they were trained on."
+)
 
 
 def show_audit(console: Console, folder: Path, against: Path | None, expect: str | None, *, as_json: bool) -> int:
     """Print the audit; returns the exit code."""
-    found = take_stock(folder)
+    audit = take_stock(folder)
     if (folder / "model.json").exists():
-        load_model(folder)  # what cannot be read as a model is not vouched for
-    problems = found.problems(expect) if expect else []
+        ModelStore(folder).load()  # a model that cannot be loaded is refused
+    problems = audit.problems(expect) if expect else []
     search = _search(folder, against) if against else Search([], [], [], [])
-    declared = set() if expect == "none" else {(store.file, f"{store.name}.images") for store in found.stores}
+    declared = set() if expect == "none" else {(store.file, f"{store.name}.images") for store in audit.stores}
     if expect:
-        hidden = [f for f in search.findings if (f.file, f.tensor) not in declared]
-        problems += [f"{search.names[f.image]} is in {f.file}, {f.tensor}" for f in hidden]
+        undeclared = [finding for finding in search.findings if (finding.file, finding.tensor) not in declared]
+        problems += [f"{search.names[finding.image]} is in {finding.file}, {finding.tensor}" for finding in undeclared]
     if as_json:
-        print(json.dumps(_plain(found, search, problems), indent=1))
+        print(json.dumps(_to_json(audit, search, problems), indent=1))
     else:
-        _print(console, found)
+        _print_audit(console, audit)
         if against:
             _print_findings(console, search)
-        for problem in problems[:MOST_LINES]:
+        for problem in problems[:MAX_LINES]:
             console.print(f"[bold red]not as expected:[/] {escape(problem)}", soft_wrap=True)
-        if len(problems) > MOST_LINES:
-            console.print(f"[bold red]not as expected:[/] and {len(problems) - MOST_LINES} more; --json lists all")
+        if len(problems) > MAX_LINES:
+            console.print(f"[bold red]not as expected:[/] and {len(problems) - MAX_LINES} more; --json lists all")
         if expect and not problems:
-            but = f", but for {len(search.flat)} images that could not be looked for" if search.flat else ""
+            but = f", except for {len(search.flat)} images that cannot be searched for" if search.flat else ""
             console.print(f"As expected: [bold]{expect}[/]{but}.")
         console.print(f"[dim]{LIMITS}[/]")
         if against:
@@ -57,7 +59,7 @@ def show_audit(console: Console, folder: Path, against: Path | None, expect: str
 
 @dataclass(frozen=True)
 class Search:
-    """What `--against` looked for and found; `flat` and `faint` as in Searcher."""
+    """What `--against` searched for and found; `flat` and `faint` as in Searcher."""
 
     findings: list[Finding]
     names: list[Path]
@@ -66,22 +68,22 @@ class Search:
 
 
 class _DataFile(TypedDict):
-    """What is read of a run's data.json."""
+    """The part of a run's data.json that is read."""
 
     image_shape: tuple[int, int, int]
 
 
 def _image_shape(folder: Path) -> tuple[int, int, int]:
-    """The size of the images that a run or a model learned from."""
+    """The shape of the images that a run or a model was trained on."""
     if (folder / "model.json").exists():
-        size = load_model(folder).settings.image_size
+        size = ModelStore(folder).load().settings.image_size
         return 3, size, size
     path = folder / "data.json"
     if not path.exists():
-        raise UserError(f"{path} does not say what size of images the run learned from; --against cannot be used")
+        raise UserError(f"{path} is missing, so that the size of the images is unknown; --against cannot be used")
     channels, height, width = read_json(path, _DataFile, INCOMPLETE)["image_shape"]
     if channels not in (1, 3) or not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
-        raise UserError(f"{path}: images of shape {channels, height, width} cannot be searched")
+        raise UserError(f"{path}: images of shape {channels, height, width} cannot be searched for")
     return channels, height, width
 
 
@@ -103,56 +105,56 @@ def _search(folder: Path, against: Path) -> Search:
         return Search(list(searcher.search_folder(folder, begin)), names, searcher.flat, searcher.faint)
 
 
-def _print(console: Console, found: Audit) -> None:
+def _print_audit(console: Console, audit: Audit) -> None:
     table = Table(
-        "file", "what", "tensors", "bytes", title=f"what {escape(str(found.folder))} holds", title_justify="left"
+        "file", "what", "tensors", "bytes", title=f"contents of {escape(str(audit.folder))}", title_justify="left"
     )
     groups: dict[tuple[str, str], list[int]] = {}
-    for entry in found.entries:
-        groups.setdefault((str(entry.file.relative_to(found.folder)), entry.kind), []).append(entry.num_bytes)
+    for entry in audit.entries:
+        groups.setdefault((str(entry.file.relative_to(audit.folder)), entry.kind), []).append(entry.num_bytes)
     for (file, kind), sizes in groups.items():
         table.add_row(escape(file), kind, str(len(sizes)), f"{sum(sizes):,}")
     console.print(table)
-    for store in found.stores:
+    for store in audit.stores:
         tasks = ", ".join(f"{num} of task {task}" for task, num in sorted(Counter(store.tasks).items())) or "none"
-        where = escape(f"{store.file.relative_to(found.folder)}, {store.name}")
+        where = escape(f"{store.file.relative_to(audit.folder)}, {store.name}")
         console.print(f"Training samples in {where}: [bold]{len(store)}[/] of at most {store.capacity} ({tasks}).")
-    if not any(len(store) for store in found.stores):
+    if not any(len(store) for store in audit.stores):
         console.print("Training samples: [bold]none[/].")
-    for other in found.others[:MOST_LINES]:
-        console.print(f"[bold]Not understood:[/] {escape(str(other.relative_to(found.folder)))}", soft_wrap=True)
-    if len(found.others) > MOST_LINES:
-        console.print(f"[bold]Not understood:[/] {len(found.others) - MOST_LINES} more files; --json lists all")
+    for other in audit.others[:MAX_LINES]:
+        console.print(f"[bold]Unrecognised:[/] {escape(str(other.relative_to(audit.folder)))}", soft_wrap=True)
+    if len(audit.others) > MAX_LINES:
+        console.print(f"[bold]Unrecognised:[/] {len(audit.others) - MAX_LINES} more files; --json lists all")
 
 
 def _print_findings(console: Console, search: Search) -> None:
     num = len({finding.image for finding in search.findings})
-    console.print(f"Of {len(search.names) - len(search.flat)} images looked for, [bold]{num}[/] were found.")
+    console.print(f"Of {len(search.names) - len(search.flat)} images searched for, [bold]{num}[/] were found.")
     if search.flat:
-        console.print(f"[bold]{len(search.flat)}[/] have no contrast and cannot be looked for; --json lists them.")
+        console.print(f"[bold]{len(search.flat)}[/] have no contrast and cannot be searched for; --json lists them.")
     if search.faint:
-        console.print(f"[bold]{len(search.faint)}[/] have little contrast and would be found only without noise.")
-    for finding in search.findings[:MOST_LINES]:
-        place = f"{finding.file}, {finding.tensor}, at {finding.offset}"
-        is_so = {"mirrored": finding.mirrored, "upside down": finding.upside_down, "inverted": finding.inverted}
-        ways = [way for way in is_so if is_so[way]]
-        console.print(escape(f"  {search.names[finding.image]}: {', '.join([place, *ways])}"), soft_wrap=True)
-    if len(search.findings) > MOST_LINES:
-        console.print(f"  and {len(search.findings) - MOST_LINES} more; --json lists all")
+        console.print(f"[bold]{len(search.faint)}[/] have little contrast and are found only without noise.")
+    for finding in search.findings[:MAX_LINES]:
+        position = f"{finding.file}, {finding.tensor}, at {finding.offset}"
+        changes = {"mirrored": finding.mirrored, "upside down": finding.upside_down, "inverted": finding.inverted}
+        parts = [position, *(name for name, is_changed in changes.items() if is_changed)]
+        console.print(escape(f"  {search.names[finding.image]}: {', '.join(parts)}"), soft_wrap=True)
+    if len(search.findings) > MAX_LINES:
+        console.print(f"  and {len(search.findings) - MAX_LINES} more; --json lists all")
 
 
-def _plain(found: Audit, search: Search, problems: list[str]) -> dict[str, Any]:
+def _to_json(audit: Audit, search: Search, problems: list[str]) -> dict[str, Any]:
     return {
-        "folder": str(found.folder),
+        "folder": str(audit.folder),
         "tensors": [
             {"file": str(e.file), "name": e.name, "what": e.kind, "shape": list(e.shape), "bytes": e.num_bytes}
-            for e in found.entries
+            for e in audit.entries
         ],
         "samples": [
             {"file": str(s.file), "store": s.name, "samples": len(s), "capacity": s.capacity, "tasks": list(s.tasks)}
-            for s in found.stores
+            for s in audit.stores
         ],
-        "not_understood": [str(path) for path in found.others],
+        "not_understood": [str(path) for path in audit.others],
         "found": [
             {"image": str(search.names[f.image]), "file": str(f.file), "tensor": f.tensor, "offset": f.offset,
              "mirrored": f.mirrored, "upside_down": f.upside_down, "inverted": f.inverted}

@@ -1,0 +1,56 @@
+"""The commands audit and purge."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+from recollect.cli.base import Flag, app
+
+
+@app.command
+def audit(
+    folder: Path,
+    *,
+    against: Path | None = None,
+    expect: Literal["none", "previous", "reservoir"] | None = None,
+    json: Flag = False,
+) -> None:
+    """List everything that a run or model folder stores, checkpoints included: all tensors and all training samples.
+
+    It shows what is stored, not what weights may reveal.
+
+    Parameters
+    ----------
+    folder
+        The run or model folder.
+    against
+        A folder of images to search for in everything stored: as bytes or floats, normalised, mirrored, shifted, noisy.
+    expect
+        Fail (exit code 1) unless the folder contains no samples (none), samples of the last tasks only (previous), or
+        no more than the memory's capacity (reservoir); with --against also if an image is found elsewhere.
+    json
+        Print the complete list as JSON.
+    """
+    from recollect.cli.console import stdout
+    from recollect.cli.rendering.audit import show_audit
+
+    sys.exit(show_audit(stdout(), folder, against, expect, as_json=json))
+
+
+@app.command
+def purge(folder: Path, *, task: int) -> None:
+    """Remove a task's samples from every checkpoint of a run, verified by the audit.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    task
+        The task's number, from 1.
+    """
+    from recollect.audit import purge as purge_task
+
+    num = purge_task(folder, task)
+    print(f"{num} samples of task {task} removed; the audit finds none left.")

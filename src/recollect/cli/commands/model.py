@@ -1,0 +1,265 @@
+"""The commands for model folders: learn, predict, inspect, check, export, rollback."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from recollect.cli.base import Flag, Texts, app
+
+
+@app.command
+def learn(
+    model: Path,
+    images: Path,
+    *,
+    task: str,
+    backbone: str | None = None,
+    image_size: int | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    set: Texts = None,
+    mirror: Annotated[bool | None, Parameter(negative="--no-mirror")] = None,
+    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    device: str = "auto",
+    threads: int = 0,
+    checkpoint_every: float = 60.0,
+) -> None:
+    """Teach a model one more task from a folder with one subfolder of images per class; the first call creates it.
+
+    Interrupted at any point, the model still predicts as before and the same command resumes. Afterwards the images can
+    be deleted.
+
+    Parameters
+    ----------
+    model
+        The model folder.
+    images
+        The folder of images: photos/2026-05/cat/*.jpg and so on, of any size and format.
+    task
+        A name for this task, such as may.
+    backbone
+        For a new model: its backbone, as `recollect list` shows them; default resnet18.
+    image_size
+        For a new model: the centre square of each image is resized to this many pixels; default 64.
+    epochs
+        For a new model: maximum number of epochs per phase, which stops early if validation stalls; default 20.
+    seed
+        For a new model: determines everything random.
+    set
+        For a new model: options of the backbone as key=value, such as width=32.
+    mirror
+        For a new model: whether a mirrored image still belongs to its class; default yes.
+    precision
+        For a new model: as for `recollect run`.
+    device
+        auto, cpu, cuda, cuda:1, mps.
+    threads
+        CPU threads; 0 leaves the choice to torch.
+    checkpoint_every
+        Seconds between checkpoints.
+    """
+    from recollect.cli.console import stdout
+    from recollect.cli.rendering.model import LearningProgress, print_estimate, print_learned
+    from recollect.deploy import ContinualClassifier, ModelStore
+    from recollect.deploy.classifier import classifier_options
+    from recollect.deploy.store import FixedSettingsError
+    from recollect.engine import Runtime
+    from recollect.errors import UserError
+    from recollect.runs import parse
+
+    flags: dict[str, Any] = {
+        "backbone": backbone,
+        "image_size": image_size,
+        "epochs": epochs,
+        "seed": seed,
+        "flip": mirror,
+    }
+    flags |= {"precision": None if precision == "auto" else precision}
+    given = {name: value for name, value in flags.items() if value is not None}
+    options = parse(set or [])
+    clash = [name for name in options if name in classifier_options()]
+    if clash:
+        raise UserError(f"--set takes options of the backbone, which {clash[0]} is not")
+    console = stdout()
+    Runtime.choose(device, "fp32", threads)
+    settings = ContinualClassifier(device=device, **given, **options).settings if given or options else None
+    with LearningProgress(console, task) as progress:
+        try:
+            result = ModelStore(model).learn(
+                images, task, settings, device=device, observer=progress, progress=progress.track_files,
+                before_training=lambda plan: print_estimate(console, plan, device, threads), heed_signals=True,
+                checkpoint_seconds=checkpoint_every,
+            )  # fmt: skip
+        except FixedSettingsError as error:
+            names = {"flip": "mirror"}
+            listed = ", ".join(f"--{names.get(name, name).replace('_', '-')}" for name in (*given, *options))
+            raise UserError(f"{model} already exists, and {listed} cannot be changed; leave it out") from error
+    print_learned(console, model, result)
+
+
+@app.command
+def predict(
+    model: Path,
+    images: list[Path],
+    *,
+    task: str | None = None,
+    top: int = 1,
+    min_probability: float = 0.0,
+    json: Flag = False,
+    device: str = "auto",
+) -> None:
+    """Classify images: class, probability, and the task in which the class was learned.
+
+    Parameters
+    ----------
+    model
+        The model folder.
+    images
+        Image files, or folders of them.
+    task
+        The task they belong to, if it is known; only its classes are considered then.
+    top
+        Number of classes to show per image.
+    min_probability
+        Answer unknown if the most probable class is less probable than this.
+    json
+        Print a list of {"path", "class", "probability", "task", "top"}, with "error" for an image that cannot be read.
+    device
+        auto, cpu, cuda, cuda:1, mps.
+    """
+    from recollect.cli.console import print_json, stdout
+    from recollect.cli.rendering.model import print_predictions
+    from recollect.deploy import ContinualClassifier
+    from recollect.deploy.prediction import predict_files
+    from recollect.errors import UserError
+
+    classifier = ContinualClassifier.load(model, device=device)
+    predictions = predict_files(classifier, images, task, top=top, min_probability=min_probability)
+    if json:
+        print_json(predictions)
+    else:
+        print_predictions(stdout(), predictions)
+    unreadable = [prediction["path"] for prediction in predictions if "error" in prediction]
+    if unreadable:
+        raise UserError(f"{len(unreadable)} of {len(predictions)} images cannot be read, the first is {unreadable[0]}")
+
+
+@app.command
+def inspect(model: Path, *, images: Path | None = None, json: Flag = False, device: str = "auto") -> None:
+    """Show what a model has learned: tasks, classes, sizes, drift, and which images it keeps (none).
+
+    Parameters
+    ----------
+    model
+        The model folder.
+    images
+        A folder of unlabelled images, to show how far they are from what the model has learned.
+    json
+        Print everything as JSON.
+    device
+        auto, cpu, cuda, cuda:1, mps.
+    """
+    from recollect.audit import take_stock
+    from recollect.cli.console import print_json, stdout
+    from recollect.cli.rendering.model import print_model
+    from recollect.deploy import ContinualClassifier, ModelStore
+    from recollect.deploy.inspection import describe, measure_shift
+    from recollect.deploy.prediction import find_images
+    from recollect.errors import UserError
+
+    store = ModelStore(model)
+    about = describe(store)
+    intact = [name for name in about["versions"] if name not in about["damaged_versions"]]
+    about["images_kept"] = sum(len(store) for name in intact for store in take_stock(model / "versions" / name).stores)
+    if images is not None:
+        paths = find_images(images)
+        if not paths:
+            raise UserError(f"there are no images in {images}")
+        about["shift"] = vars(measure_shift(ContinualClassifier.load(model, device=device), paths))
+    if json:
+        print_json(about)
+    else:
+        print_model(stdout(), model, about)
+
+
+@app.command
+def check(
+    model: Path,
+    images: Path,
+    *,
+    max_forgetting: float | None = None,
+    min_accuracy: float | None = None,
+    json: Flag = False,
+    device: str = "auto",
+) -> None:
+    """Test a model on images in folders task/class/; with --max-forgetting or --min-accuracy a gate with an exit code.
+
+    Parameters
+    ----------
+    model
+        The model folder.
+    images
+        Test images: photos-test/may/cat/*.jpg and so on.
+    max_forgetting
+        Fail (exit code 1) if a task has lost more percentage points than this since it was learned: since the first
+        check of the same files, if nothing else had been learned by then, otherwise since its validation.
+    min_accuracy
+        Fail (exit code 1) if a task's accuracy over all classes is below this percentage.
+    json
+        Print everything as JSON.
+    device
+        auto, cpu, cuda, cuda:1, mps.
+    """
+    from recollect.cli.console import print_json, stdout
+    from recollect.cli.rendering.model import print_check
+    from recollect.deploy import Gate, ModelStore
+
+    report = ModelStore(model).check(images, Gate(max_forgetting, min_accuracy), device=device)
+    if json:
+        print_json(report.to_json())
+    else:
+        print_check(stdout(), report)
+    sys.exit(1 if report.objections else 0)
+
+
+@app.command
+def export(model: Path, file: Path) -> None:
+    """Write a model as one ONNX file, from pixels to probabilities. Requires recollect-rfe[onnx].
+
+    Parameters
+    ----------
+    model
+        The model folder.
+    file
+        The file to write, such as model.onnx.
+    """
+    from recollect.cli.console import print_text
+    from recollect.deploy import ContinualClassifier
+    from recollect.deploy.export import export as export_model
+
+    export_model(ContinualClassifier.load(model), file)
+    print_text(
+        f"{file} maps uint8 images [n, 3, size, size] to probabilities; its metadata has the classes and preprocessing."
+    )
+
+
+@app.command
+def rollback(model: Path, *, to: str) -> None:
+    """Return to the model as it was after a task had been learned.
+
+    Parameters
+    ----------
+    model
+        The model folder.
+    to
+        The last task to keep, or the name of a version as `recollect inspect` shows them.
+    """
+    from recollect.cli.console import print_text
+    from recollect.deploy import ModelStore
+
+    version = ModelStore(model).rollback(to)
+    print_text(f"{model} is now at {version}; the next learn continues from there.")

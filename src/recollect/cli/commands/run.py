@@ -1,0 +1,185 @@
+"""The commands for experiments: run, resume, list, demo."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from recollect.cli.base import Flag, Texts, app
+from recollect.distributed.launch import read_launch
+from recollect.escaping import escape
+
+if TYPE_CHECKING:
+    from recollect.runs import RunConfig
+
+
+@app.command
+def run(
+    *,
+    stream: str,
+    method: str,
+    out: Path,
+    seed: int = 0,
+    data_root: Path | None = None,
+    set: Texts = None,
+    backbone: str | None = None,
+    tasks: int | None = None,
+    train_per_class: int | None = None,
+    fixed_heads: Flag = False,
+    measure_drift: Flag = False,
+    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    device: str = "auto",
+    threads: int = 0,
+    checkpoint_every: float = 300.0,
+    live: Texts = None,
+    force: Flag = False,
+) -> None:
+    """Learn a stream with a method and write a run folder: config.json, events.jsonl, result.json, checkpoint/.
+
+    The same command resumes an interrupted run, and shows the result of a finished one.
+
+    Parameters
+    ----------
+    stream
+        The stream to learn; `recollect list` shows all.
+    method
+        The method to learn it with; `recollect list` shows all.
+    out
+        The run folder, new or of the same configuration.
+    seed
+        Determines everything random: order, splits, initial weights, augmentation, memory.
+    data_root
+        Folder with the archives, unpacked or not; by default they are downloaded once.
+        For the stream `images`, the folder of images.
+    set
+        Options as key=value, e.g. --set alpha=0 epochs=8 backbone.width=16; `recollect list --stream S --method M`
+        shows all options and their defaults.
+    backbone
+        Backbone; by default the stream's own.
+    tasks
+        Number of tasks; short for --set stream.tasks=N.
+    train_per_class
+        Use a seeded subset of N training images per class; short for --set stream.train_per_class=N.
+    fixed_heads
+        Create all heads at the start, as the paper does, so that future tasks can be evaluated and forward transfer
+        measured.
+    measure_drift
+        Also measure the RMSE of drifted and rectified features after each task.
+    precision
+        fp32, bf16 mixed precision, or auto: bf16 on devices that support it natively, otherwise fp32.
+    device
+        auto, cpu, cuda, cuda:1, mps.
+    threads
+        CPU threads; 0 leaves the choice to torch.
+    checkpoint_every
+        Seconds between checkpoints within a phase; each phase and each task ends with one.
+    live
+        Also send figures to tensorboard, mlflow or both during the run; requires the extra of that name.
+    force
+        Overwrite the run in this folder.
+    """
+    from recollect.runs import parse, resolve
+
+    short = {"backbone": backbone, "stream.tasks": tasks, "stream.train_per_class": train_per_class}
+    settings = {key: value for key, value in short.items() if value is not None} | parse(set or [])
+    config = resolve(
+        stream, method, seed, settings, fixed_heads=fixed_heads, measure_drift=measure_drift, precision=precision
+    )
+    _run_and_print(
+        config, out, force=force, live=live or (), data_root=data_root, device=device, threads=threads,
+        checkpoint_seconds=checkpoint_every,
+    )  # fmt: skip
+
+
+@app.command
+def resume(
+    folder: Path,
+    *,
+    data_root: Path | None = None,
+    device: str = "auto",
+    threads: int = 0,
+    checkpoint_every: float = 300.0,
+) -> None:
+    """Resume the run in a folder from its last checkpoint, to the same bits; a finished run is shown.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    data_root
+        Folder with the data, if it has moved since the run was last started.
+    device
+        auto, cpu, cuda, cuda:1, mps.
+    threads
+        CPU threads; 0 leaves the choice to torch.
+    checkpoint_every
+        Seconds between checkpoints within a phase; each phase and each task ends with one.
+    """
+    from recollect.runs import begun
+
+    config, last_data_root = begun(folder)
+    _run_and_print(
+        config, folder, data_root=data_root or last_data_root, device=device, threads=threads,
+        checkpoint_seconds=checkpoint_every,
+    )  # fmt: skip
+
+
+def _run_and_print(config: RunConfig, out: Path, **options: Any) -> None:
+    from recollect.cli.console import stdout
+    from recollect.cli.rendering.progress import ProgressBar
+    from recollect.report.tables import print_result
+    from recollect.runs import run as run_config
+
+    console = stdout()
+    console.quiet = read_launch().rank > 0
+    command = shlex.join(["recollect", *sys.argv[1:]])
+    with ProgressBar(console, config.method) as bar:
+        result = run_config(config, out, observer=bar, command=command, heed_signals=True, shared=True, **options)
+    print_result(console, result)
+    console.print(f"The run is in [bold]{escape(str(out))}[/].")
+
+
+@app.command(name="list")
+def list_(*, stream: str | None = None, method: str | None = None, backbone: str | None = None) -> None:
+    """Show the streams, methods and backbones; with --stream or --method, all options and their defaults.
+
+    Parameters
+    ----------
+    stream
+        Show the options of runs on this stream.
+    method
+        Show the options of this method.
+    backbone
+        Show the options with this backbone instead of the stream's own.
+    """
+    from recollect.cli.console import stdout
+    from recollect.cli.rendering.listing import print_all, print_options
+
+    if stream or method or backbone:
+        print_options(stdout(), stream or "split-digits", method or "rfe", backbone)
+    else:
+        print_all(stdout())
+
+
+@app.command
+def demo(*, seeds: int = 1, out: Path = Path("runs/demo"), threads: int = 0) -> None:
+    """See RFE remember old tasks where fine-tuning forgets them: finetune, er, rfe and joint on split-digits.
+
+    Parameters
+    ----------
+    seeds
+        Number of seeds, from 0 up.
+    out
+        Folder for the runs and the picture; finished runs in it are shown, not repeated.
+    threads
+        CPU threads; 0 leaves the choice to torch.
+    """
+    # Read when torch is loaded: idle threads sleep instead of spinning, so that other programs are slowed less.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from recollect.cli.console import stdout
+    from recollect.cli.demo import show_demo
+
+    show_demo(stdout(), seeds, out, threads)

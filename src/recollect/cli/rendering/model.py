@@ -1,0 +1,186 @@
+"""What the commands for model folders print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from recollect.cli.rendering.progress import ProgressBar
+from recollect.deploy.checks import CheckReport
+from recollect.deploy.store import LearnPlan, LearnResult
+from recollect.engine import Runtime
+from recollect.escaping import escape
+from recollect.sweeps.estimate import seconds_an_image
+
+FIRST_TASK_COST = 1.4  # both stages of the first task, relative to plain training
+LATER_TASK_COST = 2.0  # of later tasks, whose first stage also runs the previous network
+
+
+class LearningProgress(ProgressBar):
+    """The progress of reading images and of training them; the result is printed separately."""
+
+    def __enter__(self) -> LearningProgress:
+        return self  # the bar appears with the first phase, once the images have been read
+
+    def track_files(self, paths: Iterable[Path], num: int) -> Iterable[Path]:
+        """Show the progress of reading files."""
+        return track(paths, "reading images", num, console=self._console, transient=True)
+
+    def phase(self, title: str, num_images: int) -> None:
+        self._progress.start()
+        super().phase(title, num_images)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        if kind == "resumed":
+            self._console.print(f"[bold]{self._title}[/] resumes from its last checkpoint")
+
+
+def print_estimate(console: Console, plan: LearnPlan, device: str, threads: int) -> None:
+    """The images per class and about how long learning them will take."""
+    settings, num = plan.settings, sum(plan.num_images.values())
+    shape = (3, settings.image_size, settings.image_size)
+    runtime = Runtime.choose(device, settings.precision, threads)
+    seconds = seconds_an_image(settings.backbone, settings.backbone_options, shape, runtime, settings.batch_size)
+    cost = LATER_TASK_COST if plan.num_learned else FIRST_TASK_COST
+    minutes = cost * seconds * num * settings.epochs / 60
+    listed = ", ".join(f"{escape(name)} {number}" for name, number in plan.num_images.items())
+    console.print(
+        f"{num} images: {listed}. About [bold]{max(minutes, 0.1):.1f} minutes[/], less if a phase stops early."
+    )
+
+
+def print_learned(console: Console, folder: Path, result: LearnResult) -> None:
+    """What a model has learned now."""
+    model, task = result.model, result.model.tasks[-1]
+    name = f"[bold]{escape(task.name)}[/]"
+    if result.was_learned:
+        console.print(f"{name} was already learned from these images; that version is current.")
+        return
+    accuracy = ""
+    if task.accuracy is not None and task.across is not None:
+        accuracy = f" Validation accuracy {task.across:.1f} % (all classes)"
+        if 1 < len(task.classes) < len(model.classes):
+            accuracy += f", {task.accuracy:.1f} % (task known)"
+        accuracy += "."
+    known = f"{_count(len(model.classes), 'class', 'es')} of {_count(len(model.tasks), 'task')}"
+    console.print(
+        f"Learned {name} in {task.seconds:.0f} s.{accuracy} "
+        f"[bold]{escape(str(folder))}[/] knows {known} and keeps no images."
+    )
+
+
+def print_predictions(console: Console, predictions: Sequence[Mapping[str, Any]]) -> None:
+    """A row per image, and one for each further class; then the images that cannot be read."""
+    table = Table(box=None, padding=(0, 2))
+    for title in ("image", "class", "probability", "task"):
+        table.add_column(title, overflow="fold")
+    for prediction in predictions:
+        if "error" in prediction:
+            table.add_row(escape(prediction["path"]), "–", "–", "–")
+            continue
+        for rank, row in enumerate([prediction, *prediction["top"][1:]]):
+            table.add_row(
+                escape(prediction["path"]) if rank == 0 else "",
+                escape(row["class"]),
+                f"{row['probability']:.3f}",
+                escape(row["task"] or "–"),
+            )
+    console.print(table)
+    for prediction in predictions:
+        if "error" in prediction:
+            console.print(f"[red]{escape(prediction['error'])}[/]", soft_wrap=True)
+
+
+def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> None:
+    """The tasks of a model, its versions, and how new images compare with the newest task."""
+    titles = (
+        "task", "classes", "images", "val. accuracy (task known)", "val. accuracy (all classes)", "drift",
+        "residual drift",
+    )  # fmt: skip
+    table = Table(*titles, box=None, padding=(0, 2))
+    for task in about["tasks"]:
+        left_out = task["drifted"] is not None and task["drifted"] == task["rectified"]
+        table.add_row(
+            escape(task["name"]),
+            ", ".join(escape(name) for name in task["classes"]),
+            str(sum(task["images"].values())),
+            _percent(task["accuracy"]),
+            _percent(task["across"]),
+            _number(task["drifted"]),
+            "all" if left_out else _number(task["rectified"]),
+        )
+    console.print(table)
+    for name, tasks in about["classes"].items():
+        if len(tasks) > 1:
+            listed = ", ".join(map(escape, tasks))
+            console.print(f"{escape(name)} was learned in {listed}; its probability is the sum over them.")
+    damaged = about["damaged_versions"]
+    others = [name for name in about["versions"] if name not in (about["version"], *damaged)]
+    console.print(
+        f"Version {escape(about['version'])}; {about['values'] / 1e6:.2f} M values, {about['bytes'] / 2**20:.1f} MB. "
+        f"Other versions: {', '.join(map(escape, others)) or 'none'}. "
+        f"Images kept: [bold]{about['images_kept'] or 'none'}[/].\n"
+        "Validation accuracy was measured when the task was learned, over all classes learned by then.\n"
+        "Drift is the RMSE by which learning a task moved the features, residual drift what its retrospector leaves."
+    )
+    if damaged:
+        listed = ", ".join(escape(str(folder / "versions" / name)) for name in damaged)
+        console.print(f"Corrupt versions, which can be deleted: {listed}.")
+    if about["unfinished_learn"]:
+        console.print("A learn was interrupted; the same command resumes it.")
+    shift = about.get("shift")
+    if shift is not None:
+        console.print(
+            f"Compared with {escape(shift['task'])}, the newest task: the mean feature of {shift['num_images']} images "
+            f"is shifted by {shift['shift']:.2f} standard deviations, where {shift['by_chance']:.2f} is expected by "
+            f"chance.\nMean confidence {shift['sure']:.2f}, on validation images {shift['usual_sure']:.2f}."
+        )
+
+
+def print_check(console: Console, report: CheckReport) -> None:
+    """The accuracy of each task, and why it fails the gate."""
+    titles = (
+        "task", "images", "accuracy (task known)", "before", "forgetting", "compared with", "accuracy (all classes)",
+        "before",
+    )  # fmt: skip
+    table = Table(*titles, box=None, padding=(0, 2))
+    for check in report.tasks:
+        table.add_row(
+            escape(check.task),
+            str(check.num_images),
+            _percent(check.within),
+            "–" if check.of_one_class else _percent(check.before),
+            _number(check.forgetting, 1),
+            check.against,
+            _percent(check.across),
+            _percent(check.across_before),
+        )
+    console.print(table)
+    for task, reason in report.objections:
+        console.print(f"[bold red]{escape(task)}[/] {reason}.")
+    worst = report.largest_ungated_loss
+    if worst is not None:
+        console.print(
+            f"Over all classes, as predict answers without --task, the accuracy of {escape(worst.task)} fell from "
+            f"{worst.across_before:.1f} % to {worst.across:.1f} %, among more classes than before; --min-accuracy "
+            "checks that."
+        )
+    if report.untested:
+        console.print(f"Not tested: {escape(', '.join(report.untested))}.")
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{plural * (number != 1)}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} %"
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"

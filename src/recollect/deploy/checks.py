@@ -1,0 +1,195 @@
+"""Testing a model on labelled images, what each task has forgotten, and the gate that a release must pass."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import nn
+
+from recollect.deploy.data import Labelled, read_labelled
+from recollect.deploy.model import Model
+from recollect.deploy.names import check_task_name
+from recollect.deploy.reader import Reader
+from recollect.deploy.versions import Checks
+from recollect.errors import UserError
+from recollect.streams.images import is_litter
+
+TOLERANCE = 1e-6  # percentage points that rounding may add
+
+
+@dataclass(frozen=True)
+class TaskCheck:
+    """The accuracy on a task's test images, in percent, and what it is compared with."""
+
+    task: str
+    within: float
+    """With the task known."""
+    across: float
+    """Over all classes."""
+    before: float | None
+    """The earlier accuracy with the task known or, for a task of one class, which is then always 100 %, over all."""
+    against: str
+    """When the earlier accuracies were measured."""
+    num_images: int
+    of_one_class: bool = False
+    is_newest: bool = False
+    """Nothing was learned after it, so that it cannot have been forgotten."""
+    across_before: float | None = None
+    """The earlier accuracy over all classes learned by then."""
+
+    @property
+    def forgetting(self) -> float | None:
+        """Percentage points lost since the earlier measurement."""
+        return None if self.before is None else self.before - (self.across if self.of_one_class else self.within)
+
+    def to_json(self) -> dict[str, Any]:
+        return vars(self) | {"forgetting": self.forgetting}
+
+
+class Objection(NamedTuple):
+    """Why a task fails the gate."""
+
+    task: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What every task must fulfil for a model to pass."""
+
+    max_forgetting: float | None = None
+    """Percentage points that a task may have lost."""
+    min_accuracy: float | None = None
+    """Percent of a task's images that must be classified correctly over all classes."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not -100 <= value <= 100:
+                raise UserError(f"{name} is a number from -100 to 100, got {value}")
+
+    def objections(self, check: TaskCheck) -> Iterator[Objection]:
+        """Why a task does not pass; nothing if it does."""
+        lost = check.forgetting
+        if self.max_forgetting is not None and lost is not None and lost > self.max_forgetting + TOLERANCE:
+            yield Objection(check.task, f"has lost more than {self.max_forgetting:g} points")
+        if self.max_forgetting is not None and lost is None and not check.is_newest:
+            yield Objection(check.task, "has no earlier accuracy to compare with")
+        if self.min_accuracy is not None and check.across < self.min_accuracy - TOLERANCE:
+            yield Objection(check.task, f"has an accuracy over all classes below {self.min_accuracy:g} %")
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The accuracy on every task that has test images."""
+
+    tasks: list[TaskCheck]
+    untested: list[str]
+    """Learned tasks without test images."""
+    gate: Gate
+
+    @property
+    def objections(self) -> list[Objection]:
+        return [objection for check in self.tasks for objection in self.gate.objections(check)]
+
+    @property
+    def largest_ungated_loss(self) -> TaskCheck | None:
+        """The task that lost most over all classes, if that exceeds `max_forgetting`, which looks at known tasks only.
+
+        None if `min_accuracy` watches over it.
+        """
+        if self.gate.max_forgetting is None or self.gate.min_accuracy is not None:
+            return None
+        losses = [
+            (check.across_before - check.across, check)
+            for check in self.tasks
+            if check.across_before is not None and not check.of_one_class
+        ]
+        loss, worst = max(losses, key=lambda pair: pair[0], default=(0.0, None))
+        return worst if loss > self.gate.max_forgetting else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "passed": not self.objections,
+            "objections": [{"task": objection.task, "why": objection.reason} for objection in self.objections],
+            "tasks": [check.to_json() for check in self.tasks],
+            "untested": self.untested,
+        }
+
+
+def check_tasks(
+    model: Model, images: Path, gate: Gate, device: str = "auto", backbone: nn.Module | None = None
+) -> tuple[CheckReport, Checks]:
+    """Test a model on images in folders task/class/; also the model's record of first checks, with new ones added.
+
+    Accuracies are compared with the first check of the same images, if that was made while the task was the newest, and
+    otherwise with the accuracies on the task's validation images.
+    """
+    folders = _task_folders(images, [task.name for task in model.tasks])
+    reader = Reader.of(model, device, backbone)
+    reports, checks = [], {digest: dict(tasks) for digest, tasks in model.checks.items()}
+    for index, task in enumerate(model.tasks):
+        if task.name not in folders:
+            continue
+        data = read_labelled(folders[task.name], model.settings.image_size)
+        _refuse_unknown_classes(data, task.name, task.classes)
+        within, across = _measure(reader, data, index)
+        is_newest, of_one_class = index == len(model.tasks) - 1, len(task.classes) == 1
+        first: Mapping[str, float | None]
+        if is_newest:
+            first, against = {}, "learned last"
+            checks.setdefault(data.digest, {}).setdefault(task.name, {"within": within, "across": across})
+        elif task.name in checks.get(data.digest, {}):
+            first, against = checks[data.digest][task.name], "the first check"
+        else:
+            first, against = {"within": task.accuracy, "across": task.across}, "validation, when learned"
+        before = first.get("across" if of_one_class else "within")
+        reports.append(
+            TaskCheck(
+                task.name, within, across, before, against, len(data.images), of_one_class, is_newest,
+                first.get("across"),
+            )
+        )  # fmt: skip
+    untested = [task.name for task in model.tasks if task.name not in folders]
+    return CheckReport(reports, untested, gate), checks
+
+
+def _task_folders(images: Path, tasks: list[str]) -> dict[str, Path]:
+    """The folders of test images by task; folders of other names are reported and skipped."""
+    if not images.is_dir():
+        raise UserError(f"{images} is not a folder; give one with a subfolder per task, and in it one per class")
+    folders = {
+        check_task_name(path.name): path for path in sorted(images.iterdir()) if path.is_dir() and not is_litter(path)
+    }
+    unknown = [name for name in folders if name not in tasks]
+    if len(unknown) == len(folders):
+        what = f"{images / unknown[0]} is not named after a task" if unknown else f"{images} has no subfolders"
+        raise UserError(f"{what}; name the subfolders after the learned tasks: {', '.join(tasks)}")
+    if unknown:
+        warnings.warn(
+            f"{images} has folders that are not named after a learned task: {', '.join(unknown)}", stacklevel=5
+        )
+    return {name: folders[name] for name in folders if name in tasks}
+
+
+def _refuse_unknown_classes(data: Labelled, task: str, classes: tuple[str, ...]) -> None:
+    unknown = [name for name in data.class_names if name not in classes]
+    if unknown:
+        raise UserError(f"the task {task!r} has no class {unknown[0]!r}; it has {', '.join(classes)}")
+
+
+def _measure(reader: Reader, data: Labelled, task: int) -> tuple[float, float]:
+    """Accuracy in percent with the task known and over all classes, from one pass over the images."""
+    outputs = reader.outputs(data.images)
+    labels = np.array(data.class_names)[np.asarray(data.labels)]
+
+    def percent(classes: list[str], known_task: int | None) -> float:
+        predicted = np.asarray(reader.probabilities(outputs, known_task)).argmax(axis=1)
+        return 100 * float(np.mean(np.array(classes)[predicted] == labels))
+
+    model = reader.model
+    return percent(list(model.tasks[task].classes), task), percent(model.classes, None)

@@ -1,0 +1,78 @@
+"""What a model folder contains, and how new images differ from those that the model has learned."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from recollect.deploy.classifier import ContinualClassifier
+from recollect.deploy.data import read_images
+from recollect.deploy.store import ModelStore
+from recollect.errors import UserError
+
+
+def describe(store: ModelStore) -> dict[str, Any]:
+    """All that is known about a model, in plain values."""
+    version = store.current()
+    model = store.load(version)
+    tasks_of_class: dict[str, list[str]] = {}
+    for task in model.tasks:
+        for name in task.classes:
+            tasks_of_class.setdefault(name, []).append(task.name)
+    return {
+        "version": version,
+        "versions": store.versions(),
+        "damaged_versions": [name for name in store.versions() if name != version and not _is_intact(store, name)],
+        "settings": vars(model.settings),
+        "tasks": [asdict(task) for task in model.tasks],
+        "classes": tasks_of_class,
+        "bytes": sum(path.stat().st_size for path in store.path(version).iterdir()),
+        "values": sum(tensor.numel() for tensor in model.tensors.values()),
+        "unfinished_learn": store.has_unfinished_learn(),
+    }
+
+
+def _is_intact(store: ModelStore, version: str) -> bool:
+    try:
+        store.load(version)
+    except UserError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How images differ from the validation images of the newest task."""
+
+    task: str
+    num_images: int
+    shift: float
+    """Root mean square over features of the difference of their means, in standard deviations."""
+    by_chance: float
+    """The shift expected from the number of images alone."""
+    sure: float
+    """Mean confidence: the mean probability of the predicted class."""
+    usual_sure: float
+    """Mean confidence on the validation images."""
+
+
+def measure_shift(classifier: ContinualClassifier, images: Any) -> Shift:
+    """Compare unlabelled images with the validation images of the newest task."""
+    task, typical = classifier.tasks_[-1].name, classifier.model.typical
+    if typical is None or typical.num_images < 2:
+        number = "no validation images" if typical is None else "only one validation image"
+        raise UserError(f"{task!r} was learned with {number}: there is nothing to compare with")
+    images = read_images(images, classifier.settings.image_size)
+    mean, deviation = np.array(typical.mean), np.array(typical.deviation)
+    varies = deviation > 1e-6 * deviation.max()
+    squares = ((classifier.features(images).mean(axis=0) - mean)[varies] / deviation[varies]) ** 2
+    return Shift(
+        task=task,
+        num_images=len(images),
+        shift=float(np.sqrt(squares.mean())),
+        by_chance=float(np.sqrt(1 / len(images) + 1 / typical.num_images)),
+        sure=float(classifier.predict_proba(images).max(axis=1).mean()),
+        usual_sure=typical.sure,
+    )

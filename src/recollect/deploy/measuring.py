@@ -1,0 +1,83 @@
+"""What the validation images of a new task tell about a model: calibration, accuracy, drift."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from recollect.core import GatedRetrospector
+from recollect.deploy.calibration import fit_temperature
+from recollect.deploy.model import LearnedTask, Model, Typical
+from recollect.deploy.reader import Reader, compute_features, make_pixels
+from recollect.engine import Runtime
+from recollect.methods.rfe import RFELearner
+from recollect.metrics import rmse, squared_error
+
+
+def measure_validation(model: Model, reader: Reader, images: Tensor, labels: Tensor) -> Model:
+    """The model with temperatures, accuracies and feature statistics of its newest task's validation images."""
+    outputs = reader.outputs(images)
+    units = reader.learner.network.units(len(model.tasks) - 1)
+    within = fit_temperature(outputs.within[:, units], labels - units.start)
+    names = model.units
+    owner = torch.tensor([names.index(name) for name in names])  # the first unit of each class
+    across = fit_temperature(outputs.across, labels, owner)
+    probabilities = (outputs.across / across).softmax(1) @ F.one_hot(owner, len(names)).float()
+    features = reader.features(images)
+    newest = replace(
+        model.tasks[-1],
+        temperature=within,
+        accuracy=_percent(outputs.within[:, units].argmax(1) == labels - units.start),
+        across=_percent(probabilities.argmax(1) == owner[labels]),
+    )
+    _warn_if_not_learned(newest, len(labels))
+    mean, deviation = (tuple(values.tolist()) for values in (features.mean(0), features.std(0, correction=0)))
+    typical = Typical(mean, deviation, len(labels), float(probabilities.amax(1).mean()))
+    return replace(model, tasks=(*model.tasks[:-1], newest), temperature=across, typical=typical)
+
+
+def _percent(correct: Tensor) -> float:
+    return 100 * int(correct.sum()) / len(correct)
+
+
+def _warn_if_not_learned(task: LearnedTask, num_images: int) -> None:
+    """Warn if the accuracy is within two standard errors of guessing."""
+    chance = 1 / len(task.classes)
+    likely = 100 * (chance + 2 * (chance * (1 - chance) / num_images) ** 0.5)
+    if len(task.classes) > 1 and task.accuracy is not None and task.accuracy <= likely < 100:
+        warnings.warn(
+            f"{task.accuracy:.0f} % of the validation images of {task.name!r} are classified correctly, where guessing "
+            f"may reach {likely:.0f} %: it was hardly learned; use more images or epochs, or a pretrained backbone",
+            stacklevel=4,
+        )
+
+
+def measure_drift(
+    model: Model, learner: RFELearner, images: Tensor, features_before: Tensor, runtime: Runtime
+) -> Model:
+    """The model with the drift since the previous task and the drift that the newest retrospector leaves.
+
+    A retrospector that adds to the drift is replaced in the learner by the identity.
+    """
+    *_, previous, newest = model.tasks
+    index, pixels = len(model.tasks) - 2, make_pixels(model)
+    errors = [
+        float(squared_error(compute_features(learner, images, pixels, runtime, task), features_before))
+        for task in (None, index)
+    ]
+    drifted, rectified = (rmse(error, features_before.numel()) for error in errors)
+    if rectified > drifted:
+        warnings.warn(
+            f"features have drifted by {drifted:.3f} since {previous.name!r}, and the retrospector would make "
+            f"that {rectified:.3f}: it is left out, and {previous.name!r} uses the current features",
+            stacklevel=4,
+        )
+        hop = learner.rfe.chain.retrospectors[index]
+        assert isinstance(hop, GatedRetrospector)
+        hop.pass_through()
+        rectified = drifted
+    return replace(model, tasks=(*model.tasks[:-1], replace(newest, drifted=drifted, rectified=rectified)))

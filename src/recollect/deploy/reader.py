@@ -1,0 +1,152 @@
+"""The learner of a model, and reading images with it: calibrated probabilities and features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from copy import deepcopy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from recollect.deploy.model import Model, Settings
+from recollect.engine import Runtime
+from recollect.engine.runtime import to_host
+from recollect.errors import UserError
+from recollect.methods import Schedule, build_backbone, build_learner
+from recollect.methods._rfe_config import RFEConfig
+from recollect.methods.rfe import RFELearner
+from recollect.nets import backbones
+from recollect.nets.weights import restoring
+from recollect.registry import lookup
+from recollect.rng import Key
+from recollect.streams import Pixels, TaskInfo, split_rows
+
+BATCH_SIZE = 64
+OLD_PREFIX, NEW_PREFIX = "means.", "identity.rule."  # of the class means, in models of earlier versions and today
+
+
+def new_learner(
+    settings: Settings, backbone: nn.Module | None = None, patience: int = 0, *, restored: bool = True
+) -> RFELearner:
+    """A learner before its first task; one that is about to be restored loads no pretrained weights."""
+    key = Key(settings.seed) / "learner"
+    shape = (3, settings.image_size, settings.image_size)
+    check_backbone(settings, backbone)
+    backbone = deepcopy(backbone)  # the caller's module is not trained
+    if backbone is None:
+        with restoring() if restored else nullcontext():
+            backbone = build_backbone(settings.backbone, settings.backbone_options, shape, key)
+    config = RFEConfig(alpha=settings.alpha, identity="class-means")
+    schedule = Schedule(settings.epochs, settings.learning_rate, patience)
+    return build_learner(RFELearner, config, backbone, shape, schedule, key)
+
+
+def restore_learner(model: Model, runtime: Runtime, backbone: nn.Module | None = None, patience: int = 0) -> RFELearner:
+    """The learner of a model on the runtime's device, with the model's tasks learned."""
+    learner = new_learner(model.settings, backbone, patience)
+    for info in task_infos(model):
+        learner.begin_task(info)
+    try:
+        learner.load_deployable_state({_current_name(name): tensor for name, tensor in model.tensors.items()})
+    except (RuntimeError, KeyError) as error:
+        raise UserError(f"the model's weights do not fit its settings ({error})") from error
+    runtime.place(learner)
+    return learner
+
+
+def _current_name(name: str) -> str:
+    return f"{NEW_PREFIX}{name.removeprefix(OLD_PREFIX)}" if name.startswith(OLD_PREFIX) else name
+
+
+def check_backbone(settings: Settings, backbone: nn.Module | None) -> None:
+    """Refuse a module for a model with a named backbone, and no module for a model with a custom one."""
+    if settings.backbone == "own":
+        if backbone is None:
+            raise UserError("this model has a custom backbone; pass the same module as backbone=")
+    elif backbone is not None:
+        raise UserError(f"this model has the backbone {settings.backbone!r}; leave out backbone=")
+    else:
+        lookup("backbone", backbones(), settings.backbone)  # the package that provides it may be missing
+
+
+def task_infos(model: Model) -> list[TaskInfo]:
+    return [TaskInfo(index, task.name, task.classes) for index, task in enumerate(model.tasks)]
+
+
+def make_pixels(model: Model) -> Pixels:
+    return Pixels(model.mean, model.std, padding=model.settings.image_size // 8, flip=model.settings.flip)
+
+
+class Outputs(NamedTuple):
+    """Uncalibrated log-probabilities of images, on the host."""
+
+    across: Tensor
+    """Over all units [n, units]."""
+    within: Tensor
+    """Over the units of each task, side by side [n, units]."""
+
+
+class Reader:
+    """Predicts with a model's learner, which must not change meanwhile."""
+
+    def __init__(self, model: Model, learner: RFELearner, runtime: Runtime) -> None:
+        self.model, self.learner, self.runtime = model, learner.eval(), runtime
+        self._pixels = make_pixels(model)
+        self._scores = learner.reader(runtime.dtype)
+
+    @classmethod
+    def of(cls, model: Model, device: str = "auto", backbone: nn.Module | None = None) -> Reader:
+        """The reader of a model that is not in memory as a learner yet."""
+        runtime = Runtime.choose(device, "fp32")
+        return cls(model, restore_learner(model, runtime, backbone), runtime)
+
+    @torch.inference_mode()
+    def outputs(self, images: Tensor) -> Outputs:
+        """One pass over uint8 images [n, 3, size, size]."""
+        sizes = self.learner.network.sizes()
+        batches = []
+        for x in plain_batches(images, self._pixels, self.runtime):
+            with self.runtime.autocast():
+                scores = self._scores(x)
+            batches.append(to_host(scores.cil.log_softmax(1)))
+        across = torch.cat(batches) if batches else torch.zeros(0, sum(sizes))
+        return Outputs(across, torch.cat([part.log_softmax(1) for part in across.split(sizes, 1)], 1))
+
+    def probabilities(self, outputs: Outputs, task: int | None = None) -> Tensor:
+        """Calibrated probabilities of all classes [n, classes] or, with a task, of its own classes.
+
+        A class that several tasks contain has the sum of the probabilities of its units.
+        """
+        if task is not None:
+            units = self.learner.network.units(task)
+            return (outputs.within[:, units] / self.model.tasks[task].temperature).softmax(1)
+        units_probabilities = (outputs.across / self.model.temperature).softmax(1)
+        classes = self.model.classes
+        owner = torch.tensor([classes.index(name) for name in self.model.units])
+        return torch.zeros(len(units_probabilities), len(classes)).index_add_(1, owner, units_probabilities)
+
+    def features(self, images: Tensor, task: int | None = None) -> Tensor:
+        """Current features or, with a task, an estimate of those that the model computed right after learning it."""
+        return compute_features(self.learner, images, self._pixels, self.runtime, task)
+
+
+@torch.inference_mode()
+def compute_features(
+    learner: RFELearner, images: Tensor, pixels: Pixels, runtime: Runtime, task: int | None = None
+) -> Tensor:
+    """The learner's features [n, d] of images, on the host; with a task, their estimate in its feature space."""
+    learner.eval()
+    features = []
+    for x in plain_batches(images, pixels, runtime):
+        with runtime.autocast():
+            current, estimates = learner.features(x)
+        features.append(to_host((current if task is None else estimates[task]).float()))
+    return torch.cat(features) if features else torch.zeros(0, learner.network.feature_dim)
+
+
+def plain_batches(images: Tensor, pixels: Pixels, runtime: Runtime) -> Iterator[Tensor]:
+    """Normalised images on the device, in order."""
+    for part in split_rows(images, BATCH_SIZE):
+        yield pixels.plain(part.to(runtime.device))

@@ -1,0 +1,300 @@
+"""A model folder: the one place that locks it, cleans up after crashes, writes versions and tests them.
+
+Learning is a transaction: until it has finished the model is the old one. While it runs, `unfinished/` holds its
+checkpoints, from which the same learn resumes.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from torch import nn
+
+from recollect.deploy.checks import CheckReport, Gate, check_tasks
+from recollect.deploy.data import Labelled, Progress, no_progress, read_labelled
+from recollect.deploy.learning import already_learned, identify_learn, learn_task
+from recollect.deploy.model import Model, Settings
+from recollect.deploy.names import check_task_name, normalise
+from recollect.deploy.versions import (
+    FormatError,
+    VersionFile,
+    list_versions,
+    load_version,
+    read_pointer,
+    read_version,
+    write_checks,
+    write_pointer,
+    write_version,
+)
+from recollect.engine import Observer, Runtime
+from recollect.errors import UserError
+from recollect.storage import LOCK_NAME, UNFINISHED, LinkError, lock_folder
+from recollect.streams.images import is_litter
+
+MAX_VERSIONS = 5
+
+
+class FixedSettingsError(UserError):
+    """Settings were given for a model that already exists."""
+
+
+class LearnPlan(NamedTuple):
+    """What is about to be learned."""
+
+    settings: Settings
+    num_images: Mapping[str, int]
+    """Per class."""
+    num_learned: int
+    """Tasks that the model has learned before."""
+
+
+class LearnResult(NamedTuple):
+    """The model after a learn, and whether it had been learned before from the same images."""
+
+    model: Model
+    was_learned: bool
+
+
+class ModelStore:
+    """The versions of a model in a folder, one of which is current.
+
+    Every method that writes holds the folder's lock meanwhile; another process is refused with `LockedError`.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._unfinished = self.folder / UNFINISHED
+
+    def versions(self) -> list[str]:
+        """The names of all versions, oldest first."""
+        return list_versions(self.folder)
+
+    def current(self) -> str:
+        """The name of the current version."""
+        return read_pointer(self.folder)
+
+    def path(self, version: str) -> Path:
+        """The folder of a version."""
+        return self.folder / "versions" / version
+
+    def has_unfinished_learn(self) -> bool:
+        """Whether a learn was interrupted and can be resumed."""
+        return self._unfinished.exists()
+
+    def load(self, version: str | None = None) -> Model:
+        """The current version or another, checked against its hashes."""
+        name = version or self.current()
+        try:
+            return load_version(self.path(name))
+        except FormatError:
+            raise
+        except (ValueError, OSError) as error:
+            others = [other for other in self._intact_versions() if other != name]
+            remedy = f"recollect rollback {self.folder} --to {others[-1]}" if others else "restore it from a backup"
+            raise UserError(f"the model in {self.path(name)} cannot be used ({error}); {remedy}") from error
+
+    def save(self, model: Model) -> str:
+        """Make a model the current version, written unless it is there already; returns its name.
+
+        A folder takes only versions that continue its current one. A crash leaves the old version current.
+        """
+        with self._lock():
+            return self._save(model)
+
+    def learn(
+        self,
+        images: Any,
+        task: str,
+        settings: Settings | None = None,
+        *,
+        backbone: nn.Module | None = None,
+        device: str = "auto",
+        observer: Observer | None = None,
+        progress: Progress = no_progress,
+        before_training: Callable[[LearnPlan], None] = lambda plan: None,
+        heed_signals: bool = False,
+        checkpoint_seconds: float = 300.0,
+    ) -> LearnResult:
+        """Teach the model one more task, from a folder, a pair of arrays, a Dataset or a DataLoader, and save it.
+
+        The first learn creates the model, with `settings` if they are given. An interrupted learn resumes from its last
+        checkpoint; one that had finished only makes its version the current one.
+        """
+        task = check_task_name(task)
+        with self._lock():
+            model, is_saved = self._open(task, settings)
+            if model is not None:
+                settings = model.settings
+            elif settings is None:
+                settings = Settings(precision=Runtime.choose(device, "auto").precision)
+            data = images if isinstance(images, Labelled) else read_labelled(images, settings.image_size, progress)
+            before = self._model_before() if is_saved else model
+            if self._finish(identify_learn(settings, before, data, task, backbone)):
+                return LearnResult(self.load(), was_learned=True)
+            if is_saved or (model is None and self.versions()):
+                self._refuse(task)
+            before_training(LearnPlan(settings, data.count(), len(model.tasks) if model else 0))
+            runtime = Runtime.choose(device, settings.precision)
+            model = learn_task(
+                model, settings, data, task, runtime, self._unfinished, backbone, observer=observer,
+                heed_signals=heed_signals, checkpoint_seconds=checkpoint_seconds,
+            )  # fmt: skip
+            self._save(model)
+            shutil.rmtree(self._unfinished, ignore_errors=True)
+            return LearnResult(model, was_learned=False)
+
+    def check(
+        self, images: str | Path, gate: Gate | None = None, *, device: str = "auto", backbone: nn.Module | None = None
+    ) -> CheckReport:
+        """Test the current version on images in folders task/class/, and judge it by the gate.
+
+        The first check of the newest task's test images is recorded, for later checks to compare with; in a folder that
+        cannot be written it is not, with a warning.
+        """
+        self.current()  # before a lock file is put into a folder without a model
+        gate = gate or Gate()
+        try:
+            with lock_folder(self.folder):
+                version = self.current()
+                report, checks = check_tasks(self.load(version), Path(images), gate, device, backbone)
+                write_checks(self.path(version), checks)
+        except (OSError, LinkError) as error:  # read-only, or a mounted volume that consists of links
+            if isinstance(error, OSError) and error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise
+            report, _ = check_tasks(self.load(), Path(images), gate, device, backbone)
+            warnings.warn(f"{self.folder} cannot be written: later checks cannot compare with this one", stacklevel=2)
+        return report
+
+    def rollback(self, to: str) -> str:
+        """Make the version that ends with a task, or has that name, the current one; returns its name.
+
+        If several end with the task, the one that the current version continues is meant.
+        """
+        if not self.versions():
+            self.current()  # explains what is missing
+        with lock_folder(self.folder):
+            intact, to = self._intact_versions(), normalise(to)
+            matches = [name for name, about in intact.items() if to in (name, about["tasks"][-1].name)]
+            try:
+                lineage = _lineage(intact[self.current()])
+            except (UserError, KeyError):  # the pointer, which is written again, or the version is missing or corrupt
+                lineage = []
+            ancestors = [name for name in matches if _continues(lineage, _lineage(intact[name]))]
+            if len(ancestors or matches) != 1:
+                listed = ", ".join(f"{name} ({about['tasks'][-1].name})" for name, about in intact.items()) or "none"
+                what = f"several versions end with {to!r}" if matches else f"there is no version that ends with {to!r}"
+                raise UserError(f"{what}; choose one of: {listed}")
+            (name,) = ancestors or matches
+            self.load(name)
+            write_pointer(self.folder, name)
+            return name
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Hold the lock of a model folder, new or existing; another folder is refused."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise UserError(f"{self.folder} is a file; give a folder for the model")
+        if not (self.folder / "model.json").is_file():
+            foreign = self._foreign_files()
+            if foreign:
+                raise UserError(f"{self.folder} is not a model folder: it contains {foreign[0]!r}; give an empty one")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with lock_folder(self.folder):
+            yield
+
+    def _foreign_files(self) -> list[str]:
+        """What neither a model, nor a crash, nor the operating system puts into a model folder."""
+        own = ("model.json", "versions", LOCK_NAME, UNFINISHED)
+        names = [path.name for path in self.folder.iterdir() if not is_litter(path)] if self.folder.exists() else []
+        return sorted(name for name in names if name not in own and not name.endswith(f".{UNFINISHED}"))
+
+    def _open(self, task: str, settings: Settings | None) -> tuple[Model | None, bool]:
+        """The model to be taught, and whether its version of this task was saved by a learn interrupted afterwards."""
+        was_interrupted = self._unfinished.is_dir()
+        if not (self.folder / "model.json").exists() and (was_interrupted or not self.versions()):
+            return None, False
+        model = self.load()
+        newest = model.tasks[-1]
+        unfinished = {path.name for path in self._unfinished.iterdir()} if was_interrupted else set()
+        if was_interrupted and newest.name == task and unfinished <= {newest.learn}:
+            return model, True
+        if task in [learned.name for learned in model.tasks]:
+            self._refuse(task)
+        if settings is not None:
+            raise FixedSettingsError(f"{self.folder} already has a model, whose settings cannot be changed")
+        return model, False
+
+    def _refuse(self, task: str) -> NoReturn:
+        self.current()  # explains what is missing, if that is so
+        raise already_learned(task)
+
+    def _save(self, model: Model) -> str:
+        versions = {name: _lineage(about) for name, about in self._intact_versions().items()}
+        checks = model.checks
+        if (self.folder / "model.json").exists():
+            current = self.current()
+            if current not in versions or not _continues(model.lineage, versions[current]):
+                raise UserError(f"{self.folder} has another model; save this one to an empty or new folder")
+            checks = read_version(self.path(current))["checks"] | checks  # a model in memory may not know them
+        elif versions and model.lineage not in versions.values():
+            self.current()  # explains what is missing
+        name = next((name for name, lineage in versions.items() if lineage == model.lineage), None)
+        if name is None:
+            name = write_version(self.folder, replace(model, checks=checks))
+        write_pointer(self.folder, name)
+        self._remove_old_versions(model.lineage)
+        shutil.rmtree(self._unfinished / model.lineage[-1], ignore_errors=True)
+        with suppress(OSError):  # unless the checkpoints of another learn are in it
+            self._unfinished.rmdir()
+        return name
+
+    def _finish(self, learn: str) -> bool:
+        """Make the version of a learn that had finished, or was rolled back, the current one; False if it has none."""
+        for name, about in self._intact_versions().items():
+            if about["tasks"][-1].learn == learn:
+                self.load(name)
+                write_pointer(self.folder, name)
+                shutil.rmtree(self._unfinished, ignore_errors=True)
+                return True
+        return False
+
+    def _remove_old_versions(self, lineage: list[str]) -> None:
+        """Keep `MAX_VERSIONS`: ancestors of the current version first, the newest first."""
+        intact = self._intact_versions()
+        ancestors = [name for name, about in intact.items() if _continues(lineage, _lineage(about))]
+        ancestors.sort(key=lambda name: -len(intact[name]["tasks"]))
+        others = sorted(intact.keys() - set(ancestors), key=lambda name: intact[name]["tasks"][-1].learned)
+        for name in [*ancestors, *reversed(others)][MAX_VERSIONS:]:
+            shutil.rmtree(self.path(name))
+
+    def _model_before(self) -> Model | None:
+        """The version that the current one continues, if it is kept."""
+        intact = self._intact_versions()
+        lineage = _lineage(intact[self.current()])[:-1]
+        return next((self.load(name) for name, about in intact.items() if _lineage(about) == lineage), None)
+
+    def _intact_versions(self) -> dict[str, VersionFile]:
+        """All versions whose model.json can be read."""
+        versions = {}
+        for name in self.versions():
+            try:
+                versions[name] = read_version(self.path(name))
+            except UserError:
+                continue
+        return versions
+
+
+def _lineage(about: VersionFile) -> list[str]:
+    return [task.learn for task in about["tasks"]]
+
+
+def _continues(lineage: list[str], other: list[str]) -> bool:
+    """Whether a model comes from another, or is the same."""
+    return lineage[: len(other)] == other

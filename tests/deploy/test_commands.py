@@ -1,0 +1,113 @@
+"""The commands for model folders, from learn to rollback, and what they print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from recollect.audit import take_stock
+from recollect.deploy import ModelStore
+from tests.deploy.support import (
+    LEARN,
+    digits,
+    learn_command,
+    make_classifier,
+    write_digits,
+    write_images,
+    write_photos,
+)
+from tests.support import recollect
+
+
+def test_two_months_with_every_command(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    for task in ("may", "june"):
+        done = recollect(*learn_command(model, write_digits(tmp_path / task, task), task))
+        assert done.returncode == 0, done.stderr
+        assert "minutes" in done.stdout
+        assert "keeps no image" in done.stdout
+        assert "resumes" not in done.stdout
+        write_digits(tmp_path / "test" / task, task, test=True)
+    some = sorted((tmp_path / "test" / "may" / "0").iterdir())[:2]
+    predictions = json.loads(recollect("predict", model, *some, "--json", "--top", 3).stdout)
+    assert [list(prediction) for prediction in predictions] == [["path", "class", "probability", "task", "top"]] * 2
+    assert len(predictions[0]["top"]) == 3
+    unknown = json.loads(recollect("predict", model, some[0], "--json", "--min-probability", 1).stdout)
+    assert (unknown[0]["class"], unknown[0]["task"]) == ("unknown", None)
+    known = json.loads(recollect("predict", model, some[0], "--json", "--task", "may").stdout)
+    assert known[0]["class"] == "0"
+    about = json.loads(recollect("inspect", model, "--json", "--images", tmp_path / "june").stdout)
+    assert [task["name"] for task in about["tasks"]] == ["may", "june"]
+    assert about["tasks"][1]["rectified"] < about["tasks"][1]["drifted"]
+    assert about["shift"]["num_images"] > 100
+    assert about["images_kept"] == 0
+    checked = recollect("check", model, tmp_path / "test", "--max-forgetting", 20, "--json")
+    assert checked.returncode == 0, checked.stderr
+    tasks = json.loads(checked.stdout)["tasks"]
+    assert [task["against"] for task in tasks] == ["validation, when learned", "learned last"]
+    assert [task["across_before"] for task in tasks] == [about["tasks"][0]["across"], None]
+    again = json.loads(recollect("check", model, tmp_path / "test", "--json").stdout)
+    assert again == json.loads(checked.stdout)
+    assert recollect("audit", model, "--expect", "none", "--against", tmp_path / "may" / "0").returncode == 0
+    assert take_stock(model).problems("none") == []
+    twice = recollect(*learn_command(model, tmp_path / "june", "june"))
+    assert (twice.returncode, "is already learned; choose another name" in twice.stderr) == (2, True)
+    assert "is now at 001-may" in recollect("rollback", model, "--to", "may").stdout
+    assert [task.name for task in ModelStore(model).load().tasks] == ["may"]
+    assert ModelStore(model).versions() == ["001-may", "002-june"]
+    missing = recollect("rollback", model, "--to", "march")
+    assert (missing.returncode, "001-may (may), 002-june (june)" in " ".join(missing.stderr.split())) == (2, True)
+
+
+def test_learn_and_inspect_print_the_recorded_accuracies(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    make_classifier(epochs=3).learn(digits("may"), task="may").save(model)
+    done = recollect(
+        "learn", model, write_images(tmp_path / "june", *digits("june")), "--task", "june", "--device", "cpu"
+    )
+    assert done.returncode == 0, done.stderr
+    task = ModelStore(model).load().tasks[-1]
+    printed = " ".join(done.stdout.split())
+    accuracies = f"Validation accuracy {task.across:.1f} % (all classes), {task.accuracy:.1f} % (task known)"
+    assert f"Learned june in {task.seconds:.0f} s. {accuracies}. {model} knows 4 classes of 2 tasks" in printed
+    table = recollect("inspect", model).stdout
+    for text in ("val. accuracy (task known)", "val. accuracy (all classes)", "residual drift", f"{task.across:.1f} %"):
+        assert text in table
+
+
+def test_long_task_names_with_markup_are_accepted(tmp_path: Path) -> None:
+    model, data = tmp_path / "model", write_photos(tmp_path / "p")
+    done = recollect("learn", model, data, "--task", "[red]" + "x" * 90, *LEARN)
+    assert done.returncode == 0, done.stderr
+    assert len(ModelStore(model).versions()[0]) < 60
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--set", "width=abc"], "width"),
+        (["--set", "nope=1"], "nope"),
+        (["--set", "epochs=1.5"], "takes options of the backbone, which epochs is not"),
+        (["--epochs", "0"], "epochs is an integer from 1"),
+        (["--image-size", "9"], "image_size is an integer from 16 to 1024, got 9"),
+    ],
+)
+def test_invalid_options_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
+    done = recollect("learn", tmp_path / "m", write_photos(tmp_path / "p"), "--task", "may", *options)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_options_of_an_existing_model_are_refused_by_their_flags(tmp_path: Path) -> None:
+    model, data = tmp_path / "model", write_photos(tmp_path / "p")
+    assert recollect("learn", model, data, "--task", "may", "--no-mirror", *LEARN).returncode == 0
+    assert ModelStore(model).load().settings.flip is False
+    done = recollect(
+        "learn", model, write_photos(tmp_path / "q", ("c", "d")), "--task", "june", "--mirror", "--device", "cpu"
+    )
+    assert (done.returncode, "--mirror cannot be changed" in done.stderr) == (2, True)
+    done = recollect("learn", tmp_path / "new", data, "--task", "may", "--set", "patience=3")
+    assert (done.returncode, "takes options of the backbone, which patience is not" in done.stderr) == (2, True)

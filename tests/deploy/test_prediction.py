@@ -1,0 +1,136 @@
+"""Predicting files, folders, arrays and loaders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from recollect import ContinualClassifier
+from recollect.deploy.prediction import predict_files
+from tests.deploy.support import (
+    SMALL,
+    digits,
+    make_classifier,
+    random_images,
+    train_model,
+    write_images,
+    write_photos,
+)
+from tests.support import recollect
+
+
+def test_loaders_and_another_process_give_the_same_predictions() -> None:
+    model, x = train_model("may"), torch.from_numpy(random_images()).permute(0, 3, 1, 2)
+    expected = model.predict_proba(x)
+    pairs = [(image, 0) for image in x]
+    for loader in (torch.utils.data.DataLoader(list(x), batch_size=7), torch.utils.data.DataLoader(pairs)):
+        assert np.array_equal(model.predict_proba(loader), expected)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # it can be pickled after predicting
+        assert np.allclose(pool.submit(model.predict_proba, x).result(), expected, atol=1e-6)
+
+
+def test_a_folder_is_predicted_like_its_files_in_chunks(folder: Path, tmp_path: Path) -> None:
+    classifier = ContinualClassifier.load(folder, device="cpu")
+    root = write_photos(tmp_path / "p")
+    files = sorted(root.rglob("*.png"))
+    expected = predict_files(classifier, files, top=2)
+    predictions = predict_files(classifier, [root / "a", *files[10:]], top=2, chunk_size=3)
+    assert [row["path"] for row in predictions] == [str(file) for file in files]
+    assert [row["class"] for row in predictions] == [row["class"] for row in expected]
+    probabilities = [row["probability"] for row in expected]  # kernels differ by batch size
+    assert [row["probability"] for row in predictions] == pytest.approx(probabilities, rel=1e-4)
+    (tmp_path / "empty").mkdir()
+    image, empty = predict_files(classifier, [files[0], tmp_path / "empty"])
+    assert image["class"] == expected[0]["class"]
+    assert (empty["class"], empty["error"]) == (None, f"there are no images in {tmp_path / 'empty'}")
+
+
+def test_links_are_followed_once_and_hidden_files_are_skipped(folder: Path, tmp_path: Path) -> None:
+    root = write_photos(tmp_path / "p")
+    many = tmp_path / "many"
+    many.mkdir()
+    (many / "a").symlink_to(root / "a")
+    (many / "loop").symlink_to(many)
+    (many / "gone.png").symlink_to(tmp_path / "nothing.png")
+    for name in (".thumbs", "@eaDir"):
+        (many / name).mkdir()
+        (many / name / "t.png").write_bytes((root / "a" / "0.png").read_bytes())
+    predictions = predict_files(ContinualClassifier.load(folder, device="cpu"), [many])
+    linked = [str(many / "a" / path.name) for path in sorted((root / "a").iterdir())]
+    assert [row["path"] for row in predictions] == [*linked, str(many / "gone.png")]
+    assert "error" in predictions[-1]
+
+
+def test_piped_output_is_neither_wrapped_nor_truncated(folder: Path, tmp_path: Path) -> None:
+    deep = tmp_path / ("long" * 30)
+    path = write_photos(deep) / "a" / "0.png"
+    (deep / "a" / "bad.png").write_bytes(b"")
+    done = recollect("predict", folder, path, deep / "a" / "bad.png")
+    assert done.returncode == 2
+    lines = done.stdout.splitlines()
+    assert any(line.strip().startswith(str(path)) and line.split()[-1] in ("may", "june", "july") for line in lines)
+    assert any("bad.png is not a readable image (an empty file)" in line for line in lines)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-8"])
+def test_names_that_the_terminal_cannot_encode_are_escaped(tmp_path: Path, encoding: str) -> None:
+    model = tmp_path / "model"
+    ContinualClassifier("convnet", **SMALL).learn((random_images(), ["猫", "犬"] * 12), task="may").save(model)
+    odd = tmp_path / os.fsdecode(b"caf\xe9.png")
+    Image.fromarray(random_images()[0]).save(tmp_path / "plain.png")
+    (tmp_path / "plain.png").rename(odd)
+    for options in (["--json"], []):
+        done = subprocess.run(
+            [sys.executable, "-m", "recollect", "predict", str(model), str(odd), "--device", "cpu", *options],
+            capture_output=True, env=os.environ | {"PYTHONIOENCODING": f"{encoding}:strict", "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        if options:
+            assert json.loads(done.stdout.decode(encoding))[0]["class"] in ("猫", "犬")
+
+
+def test_a_repeated_class_is_shown_with_its_newest_task(tmp_path: Path) -> None:
+    model = make_classifier(epochs=2).learn(digits("may"), task="may").learn(digits("july"), task="july")
+    x, y = digits("may", test=True)
+    ones = write_images(tmp_path / "x", x[[name == "1" for name in y]], ["1"] * y.count("1"))
+    assert {row["task"] for row in predict_files(model, [ones]) if row["class"] == "1"} == {"july"}
+
+
+def test_an_unreadable_image_does_not_stop_the_others(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    make_classifier(epochs=1).learn(digits("may"), task="may").save(model)
+    root = write_images(tmp_path / "x", digits("may", test=True)[0][:3], ["0"] * 3)
+    (root / "0" / "1.png").write_bytes(b"no picture")
+    (root / "0" / "._0.png").write_bytes(b"of a Mac")
+    done = recollect("predict", model, root / "0", "--json", "--device", "cpu")
+    assert done.returncode == 2
+    predictions = json.loads(done.stdout)
+    assert [Path(row["path"]).name for row in predictions] == ["0.png", "1.png", "2.png"]
+    assert ["error" in row for row in predictions] == [False, True, False]
+    assert "1 of 3 images cannot be read" in done.stderr
+
+
+def test_predict_decodes_each_file_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = sorted(write_photos(tmp_path / "p", num=3).rglob("*.png"))
+    classifier = ContinualClassifier.load(folder, device="cpu")
+    opened, open_image = [], Image.open
+
+    def count(file: Any, **options: Any) -> Image.Image:
+        opened.append(file)
+        return open_image(file, **options)
+
+    monkeypatch.setattr(Image, "open", count)
+    monkeypatch.setattr(Image, "fromarray", lambda *_: pytest.fail("an image was decoded and converted back"))
+    assert len(predict_files(classifier, files)) == 6
+    assert len(opened) == 6
