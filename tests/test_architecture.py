@@ -14,18 +14,17 @@ import pytest
 import recollect
 
 ROOT = Path(__file__).parents[1] / "src" / "recollect"
-LEAVES = {"rng", "errors", "registry", "precision", "distributed", "place", "escaping", "storage"}
+LEAVES = {"rng", "errors", "registry", "device", "distributed", "escaping", "storage"}
 ALLOWED = {
     "rng": set(),
     "errors": set(),
     "registry": {"errors"},
-    "precision": set(),
+    "device": set(),
     "distributed": {"errors"},
-    "place": set(),
     "escaping": set(),
     "storage": {"errors"},
     "results": {"storage"},
-    "core": {"rng", "precision"},
+    "core": {"rng", "device"},
     "nets": LEAVES,
     "streams": LEAVES,
     "memory": LEAVES | {"streams"},
@@ -57,7 +56,7 @@ ALLOWED = {
 }
 FILES = sorted(ROOT.rglob("*.py"))
 # What reads files or draws pictures works on the host; the runtime with its processes is where devices are known.
-HOST_ONLY = {"precision.py", "engine/runtime.py", "distributed/world.py", "place.py"}
+HOST_ONLY = {"device.py", "engine/runtime.py", "distributed/world.py"}
 HOST_ONLY |= {"report/figures.py", "report/tables.py", "cli/app.py", "deploy/export.py"}
 HOST_ONLY |= {f"audit/{name}.py" for name in ("contents", "decoding", "files", "probes", "search")}
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from measuring.timing import Work, report_progress, time_in_turn
 from measuring.training import Bench
 from recollect.core import average, folded
+from recollect.device import at_least_single
 from recollect.engine import Runtime
-from recollect.precision import at_least_single
 
 ROUNDS = {1: 150, 32: 20, 256: 7}
 """By batch size."""

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from recollect.device import to_device
 from recollect.distributed.shard import UNSHARDED, Shard
 from recollect.errors import UserError
-from recollect.place import to_device
 from recollect.streams import Samples
 
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from recollect.precision import on_host_in_double
+from recollect.device import on_host_in_double
 
 RIDGES = tuple(10.0**exponent for exponent in range(-6, 7))
 """λ, in units of the mean squared singular value."""

@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from recollect.core.discriminant import Discriminant
-from recollect.precision import at_least_single
+from recollect.device import at_least_single
 
 Identity = Literal["average", "class-means", "forward", "anchored", "lda"]
 IDENTITIES: tuple[Identity, ...] = ("average", "class-means", "forward", "anchored", "lda")

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from recollect.precision import at_least_single
+from recollect.device import at_least_single
 
 
 def feature_estimation(estimate: Float[Tensor, "b d"], target: Float[Tensor, "b d"]) -> Float[Tensor, ""]:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from recollect.precision import on_host_in_double
+from recollect.device import on_host_in_double
 
 Shrinkage = float | Literal["oas"]
 MIN_SHRINKAGE = 1e-6

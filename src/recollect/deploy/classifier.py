@@ -30,8 +30,8 @@ from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.names import check_class_name, check_task_name
 from recollect.deploy.reader import Reader, check_backbone
 from recollect.deploy.store import ModelStore
+from recollect.device import to_host
 from recollect.engine import Observer, Runtime
-from recollect.engine.runtime import to_host
 from recollect.errors import UserError
 from recollect.nets import backbones
 from recollect.registry import lookup

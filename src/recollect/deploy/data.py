@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from recollect.deploy.names import check_class_name
-from recollect.engine.runtime import to_host
+from recollect.device import to_host
 from recollect.errors import UserError
 from recollect.streams.images import class_pictures, decode_image, upright
 

@@ -21,8 +21,8 @@ from recollect.deploy.measuring import measure_drift, measure_validation
 from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.names import check_task_name
 from recollect.deploy.reader import Reader, compute_features, make_pixels, new_learner, restore_learner, task_infos
+from recollect.device import to_host
 from recollect.engine import Engine, Observer, Runtime, StopRequest, Training, checkpoint, listening
-from recollect.engine.runtime import to_host
 from recollect.errors import UserError
 from recollect.rng import Key
 from recollect.streams import Split, Stream, Task, TaskInfo

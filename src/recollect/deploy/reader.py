@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from recollect.deploy.model import Model, Settings
+from recollect.device import to_host
 from recollect.engine import Runtime
-from recollect.engine.runtime import to_host
 from recollect.errors import UserError
 from recollect.methods import Schedule, build_backbone, build_learner
 from recollect.methods._rfe_config import RFEConfig

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypedDict
 from safetensors import SafetensorError
 from torch import Tensor
 
-from recollect.engine.runtime import to_host
+from recollect.device import to_host
 from recollect.errors import UserError
 from recollect.storage import UNFINISHED, seal, seal_matches, sync, write_json
 from recollect.storage.documents import load_json

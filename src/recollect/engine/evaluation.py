@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from recollect.engine.runtime import Runtime, to_host
+from recollect.device import to_host
+from recollect.engine.runtime import Runtime
 from recollect.methods import Learner
 from recollect.metrics import on_principal_axes, rmse, shown_rows, squared_error
 from recollect.rng import Key

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from recollect.device import to_device
 from recollect.methods import CachedFunctions
-from recollect.place import to_device
 from recollect.rng import Key
 from recollect.streams import Moves, Pixels, Samples, Split, augment
 

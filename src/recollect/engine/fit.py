@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from recollect.device import to_device
 from recollect.distributed.shard import UNSHARDED, Shard
 from recollect.engine.evaluation import plain_batches
 from recollect.engine.feature_cache import FeatureCache, SampleCache, num_views_that_fit
@@ -22,7 +23,6 @@ from recollect.engine.runtime import Runtime
 from recollect.engine.training import Training
 from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
 from recollect.methods import Learner, Phase
-from recollect.place import to_device
 from recollect.rng import Key
 from recollect.streams import Batch, Pixels, Split, augment
 

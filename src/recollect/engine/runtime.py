@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from recollect.distributed.world import SINGLE, World
 from recollect.engine.cpu_faults import set_layout, survives_bf16
@@ -125,8 +125,3 @@ def _computes_in_bf16(kind: str) -> bool:
         return False
     abilities = torch.cpu.get_capabilities()
     return bool(abilities.get("avx512_bf16") or abilities.get("amx_bf16")) and survives_bf16()
-
-
-def to_host(tensor: Tensor) -> Tensor:
-    """A copy in ordinary memory."""
-    return tensor.detach().cpu()

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recollect.core import Discriminant, folded
+from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods.learner import Learner, Parameters, Phase, Reader, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
-from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskData, TaskInfo
 
 

@@ -10,11 +10,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from recollect.device import to_device
 from recollect.errors import UserError
 from recollect.memory import Memory
 from recollect.methods.learner import BaselineConfig, Learner, Phase, Setup, Update
 from recollect.nets import Network
-from recollect.place import to_device
 from recollect.streams import Batch, Samples, TaskInfo
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from recollect.core import Discriminant, Frozen, Lesson, Reading, RetrospectorChain, average, folded, make_rule
+from recollect.device import at_least_single
 from recollect.methods._rfe_config import RFEConfig
-from recollect.precision import at_least_single
 from recollect.streams import TaskData, TaskInfo
 
 HELD_OUT = 5  # every so many images, to find a head's temperature

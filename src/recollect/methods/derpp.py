@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods._replay import ReplayConfig, ReplayLearner
 from recollect.methods.learner import Method, Setup, Update
 from recollect.nets import Network
-from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskInfo
 
 

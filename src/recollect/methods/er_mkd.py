@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from recollect.core import Averaged
+from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods._replay import ReplayConfig, ReplayLearner, check_decay, together
 from recollect.methods.learner import Method, Parameters, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
-from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskInfo
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recollect.core import AuxiliaryExtractor, average
+from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods.learner import (
     Learner,
@@ -27,7 +28,6 @@ from recollect.methods.learner import (
     num_parameters,
 )
 from recollect.nets import Network
-from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskInfo
 
 

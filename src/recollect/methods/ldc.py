@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from recollect.core import Frozen, feature_estimation
+from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods._discriminant import SharedGaussians, ShrinkageConfig
 from recollect.methods.learner import Method, Parameters, Setup, Update, num_parameters
 from recollect.nets import Network
-from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskData, TaskInfo
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from recollect.core import Frozen
+from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods.learner import Learner, Method, Parameters, Phase, Setup, Update, num_parameters
 from recollect.nets import Network
-from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskInfo
 
 

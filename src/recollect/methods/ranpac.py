@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recollect.device import on_host_in_double
 from recollect.errors import UserError
 from recollect.methods._discriminant import FrozenConfig, LinearLearner
 from recollect.methods.learner import Method, Setup
 from recollect.nets import Network
-from recollect.precision import on_host_in_double
 from recollect.streams import TaskInfo
 
 HELD_OUT = 5  # every so many images

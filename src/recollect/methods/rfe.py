@@ -19,6 +19,7 @@ from torch import Tensor
 
 from recollect.core import RFE, feature_estimation, folded, fused
 from recollect.core.auxiliary import POOLED_SIZE
+from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods._rfe_config import RFEConfig
 from recollect.methods._rfe_identity import Evidence, TaskIdentity, discriminant_head
@@ -39,7 +40,6 @@ from recollect.methods.learner import (
     num_parameters,
 )
 from recollect.nets import Network
-from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskData, TaskInfo
 
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recollect.core import Averaged
+from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods._replay import ReplayConfig, ReplayLearner, check_decay, flip, together
 from recollect.methods.learner import (
@@ -30,7 +31,6 @@ from recollect.methods.learner import (
     num_parameters,
 )
 from recollect.nets import Network
-from recollect.precision import at_least_single
 from recollect.streams import Batch, TaskInfo
 
 

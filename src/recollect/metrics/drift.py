@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.precision import at_least_single
+from recollect.device import at_least_single
 
 NUM_POINTS = 80
 

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.nets.backbone import Backbone
-from recollect.precision import at_least_single
 from recollect.rng import Key
 
 

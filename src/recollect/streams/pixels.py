@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from recollect.place import to_device
+from recollect.device import to_device
 
 
 class Moves(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recollect.place import to_device
+from recollect.device import to_device
 from recollect.streams.pixels import Pixels
 
 

@@ -1,0 +1,33 @@
+"""Copies between the host and a device, and the precision of what is computed from network outputs.
+
+Losses and scores are computed in single precision at least; linear algebra of statistics in double, on the host.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device; asynchronous where the copy no longer needs the host's memory when the call returns.
+
+    CUDA stages ordinary memory before the call returns. Elsewhere an asynchronous copy may read memory that was freed
+    already.
+    """
+    return tensor.to(device, non_blocking=device.type == "cuda")
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """A copy in ordinary memory."""
+    return tensor.detach().cpu()
+
+
+def at_least_single(x: Tensor) -> Tensor:
+    """Half-precision tensors as single; others unchanged."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def on_host_in_double(x: Tensor) -> Tensor:
+    """A copy for linear algebra that single precision is too coarse for; not every device has doubles."""
+    return to_host(x).double()
