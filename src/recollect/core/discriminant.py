@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from recollect.core.affine import fit_affine
 from recollect.core.statistics import ClassStatistics, Shrinkage
+from recollect.precision import on_host_in_double
 
 
 class Discriminant(nn.Module):
@@ -25,6 +26,7 @@ class Discriminant(nn.Module):
 
     weight: Tensor
     bias: Tensor
+    centre: Tensor
 
     def __init__(self, feature_dim: int, shrinkage: Shrinkage = "oas") -> None:
         super().__init__()
@@ -32,6 +34,7 @@ class Discriminant(nn.Module):
         self.statistics = ClassStatistics(feature_dim)
         self.register_buffer("weight", torch.zeros(0, feature_dim))
         self.register_buffer("bias", torch.zeros(0))
+        self.register_buffer("centre", torch.zeros(feature_dim))
 
     def grow(self, num_classes: int) -> None:
         """Make room for more classes."""
@@ -51,7 +54,8 @@ class Discriminant(nn.Module):
         """Make W and b of the statistics as they are."""
         weight, bias = self.statistics.discriminant(self.shrinkage)
         self.weight.copy_(weight)
-        self.bias.copy_(bias)
+        self.centre.copy_(self.statistics.means[self.statistics.counts > 0].mean(0))
+        self.bias.copy_(on_host_in_double(weight) @ on_host_in_double(self.centre) + on_host_in_double(bias))
 
     def forward(self, z: Float[Tensor, "b d"]) -> Float[Tensor, "b classes"]:
-        return F.linear(z, self.weight, self.bias)
+        return F.linear(z - self.centre, self.weight, self.bias)  # features around zero, so that little is rounded

@@ -164,7 +164,7 @@ class Forward(Rule):
         self.discriminant.refresh()
 
     def read_buffers(self) -> list[Tensor]:
-        return [self.discriminant.weight, self.discriminant.bias]
+        return list(self.discriminant.buffers(recurse=False))
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         scores: Tensor = self.discriminant(at_least_single(reading.f))
@@ -193,7 +193,7 @@ class Anchored(Rule):
         self.anchor.refresh()
 
     def read_buffers(self) -> list[Tensor]:
-        return [*self.today.read_buffers(), self.anchor.weight, self.anchor.bias]
+        return [*self.today.read_buffers(), *self.anchor.buffers(recurse=False)]
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         assert reading.first is not None

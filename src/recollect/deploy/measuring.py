@@ -17,6 +17,9 @@ from recollect.engine import Runtime
 from recollect.methods.rfe import RFELearner
 from recollect.metrics import rmse, squared_error
 
+MIN_IMAGES = 10  # below which such a loss says nothing
+MAX_CONFUSION = 25.0  # points of accuracy lost when the task is unknown, above which there is a warning
+
 
 def measure_validation(model: Model, reader: Reader, images: Tensor, labels: Tensor) -> Model:
     """The model with temperatures, accuracies and feature statistics of its newest task's validation images."""
@@ -35,6 +38,7 @@ def measure_validation(model: Model, reader: Reader, images: Tensor, labels: Ten
         across=_percent(probabilities.argmax(1) == owner[labels]),
     )
     _warn_if_not_learned(newest, len(labels))
+    _warn_if_confused(newest, len(labels))
     mean, deviation = (tuple(values.tolist()) for values in (features.mean(0), features.std(0, correction=0)))
     typical = Typical(mean, deviation, len(labels), float(probabilities.amax(1).mean()))
     return replace(model, tasks=(*model.tasks[:-1], newest), temperature=across, typical=typical)
@@ -52,6 +56,19 @@ def _warn_if_not_learned(task: LearnedTask, num_images: int) -> None:
         warnings.warn(
             f"{task.accuracy:.0f} % of the validation images of {task.name!r} are classified correctly, where guessing "
             f"may reach {likely:.0f} %: it was hardly learned; use more images or epochs, or a pretrained backbone",
+            stacklevel=4,
+        )
+
+
+def _warn_if_confused(task: LearnedTask, num_images: int) -> None:
+    """Warn if many images are classified correctly only with the task known."""
+    if task.accuracy is None or task.across is None or num_images < MIN_IMAGES:
+        return
+    if task.across < task.accuracy - MAX_CONFUSION:
+        warnings.warn(
+            f"with the task unknown {task.across:.0f} % of the validation images of {task.name!r} are classified "
+            f"correctly, with it known {task.accuracy:.0f} %: many are taken for classes of other tasks; give --task "
+            "where the task is known, or use more images or a pretrained backbone",
             stacklevel=4,
         )
 

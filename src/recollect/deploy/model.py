@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from recollect.errors import UserError
 
 FORMAT = 4
+EARLIER_IDENTITY: Literal["class-means"] = "class-means"
+"""The rule of models whose settings do not name one."""
 RANGES = {
     "image_size": (16, 1024),
     "epochs": (1, 100_000),
@@ -34,6 +36,8 @@ class Settings:
     seed: int = 0
     flip: bool = True
     precision: str = "fp32"
+    identity: Literal["auto", "class-means"] = "auto"
+    """The rule that ranks classes if the task is unknown (docs/methods/rfe.md)."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():

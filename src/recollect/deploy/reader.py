@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from recollect.deploy.model import Model, Settings
+from recollect.deploy.model import EARLIER_IDENTITY, Model, Settings
 from recollect.device import to_host
 from recollect.engine import Runtime
 from recollect.errors import UserError
@@ -24,6 +25,8 @@ from recollect.rng import Key
 from recollect.streams import Pixels, TaskInfo, split_rows
 
 BATCH_SIZE = 64
+PRETRAINED_RATE = 0.2
+"""A pretrained network is trained at this share of the learning rate."""
 OLD_PREFIX, NEW_PREFIX = "means.", "identity.rule."  # of the class means, in models of earlier versions and today
 
 
@@ -38,9 +41,12 @@ def new_learner(
     if backbone is None:
         with restoring() if restored else nullcontext():
             backbone = build_backbone(settings.backbone, settings.backbone_options, shape, key)
-    config = RFEConfig(alpha=settings.alpha, identity="class-means")
-    schedule = Schedule(settings.epochs, settings.learning_rate, patience)
-    return build_learner(RFELearner, config, backbone, shape, schedule, key)
+    config = RFEConfig(alpha=settings.alpha, identity=settings.identity, gentle="pretrained")
+    if settings.identity == EARLIER_IDENTITY:
+        config = replace(config, gentle="never")
+    is_gentle = config.gentle == "pretrained" and getattr(backbone, "normalisation", None) is not None
+    rate = settings.learning_rate * (PRETRAINED_RATE if is_gentle else 1.0)
+    return build_learner(RFELearner, config, backbone, shape, Schedule(settings.epochs, rate, patience), key)
 
 
 def restore_learner(model: Model, runtime: Runtime, backbone: nn.Module | None = None, patience: int = 0) -> RFELearner:

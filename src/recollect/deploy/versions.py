@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 from safetensors import SafetensorError
 
-from recollect.deploy.model import FORMAT, LearnedTask, Model, Settings, Typical
+from recollect.deploy.model import EARLIER_IDENTITY, FORMAT, LearnedTask, Model, Settings, Typical
 from recollect.errors import UserError
 from recollect.storage import UNFINISHED, read_json, seal, seal_matches, sync, write_json
 from recollect.storage.tensors import load_tensors, save_tensors
@@ -163,6 +163,9 @@ def _read_version_document(path: Path) -> dict[str, Any]:
 
 
 def _convert(document: dict[str, Any], path: Path) -> VersionFile:
+    settings = document.get("settings")
+    if isinstance(settings, dict) and "identity" not in settings:
+        document = document | {"settings": settings | {"identity": EARLIER_IDENTITY}}
     try:
         return msgspec.convert(document, VersionFile)
     except ValueError as error:

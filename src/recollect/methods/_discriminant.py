@@ -157,5 +157,5 @@ class SharedGaussians(StatisticsLearner[Shrunk], ABC):
 
     def parameter_counts(self) -> Parameters:
         """Reading needs the backbone, W and b alone."""
-        read = self.discriminant.weight.numel() + self.discriminant.bias.numel()
+        read = sum(buffer.numel() for buffer in self.discriminant.buffers(recurse=False))
         return Parameters(super().parameter_counts().training, num_parameters(self.network.backbone) + read)

@@ -115,7 +115,7 @@ def discriminant_head(f: Tensor, labels: Tensor, num_classes: int, shrinkage: fl
         losses = [nn.functional.cross_entropy(scores / t, labels[held]) for t in TEMPERATURES]
         temperature = TEMPERATURES[int(torch.stack(losses).argmin())]
     whole = _fit(f, labels, num_classes, shrinkage)
-    return whole.weight / temperature, whole.bias / temperature
+    return whole.weight / temperature, (whole.bias - whole.weight @ whole.centre) / temperature
 
 
 def _fit(f: Tensor, labels: Tensor, num_classes: int, shrinkage: float) -> Discriminant:

@@ -1,0 +1,51 @@
+"""Models written before their settings named a rule for unknown tasks can still be read and learn more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recollect import ContinualClassifier
+from recollect.deploy import ModelStore
+from recollect.deploy.model import Settings
+from recollect.storage import seal
+from recollect.storage.tensors import load_tensors, save_tensors
+from tests.deploy.support import SMALL, digits, random_images
+
+
+def make_earlier(folder: Path) -> ContinualClassifier:
+    """A model as it was written: class means under their earlier name, no rule in the settings."""
+    classifier = ContinualClassifier(backbone="convnet", **SMALL)
+    settings = Settings(**{**vars(classifier.settings), "identity": "class-means"})
+    classifier._settings = settings
+    for task in ("may", "june"):
+        classifier.learn(digits(task), task=task)
+    classifier.save(folder)
+    version = next(folder.glob("versions/002-*"))
+    document = json.loads((version / "model.json").read_text())
+    del document["settings"]["identity"], document["digest"]
+    tensors = load_tensors(version / "weights.safetensors", document["sha256"])
+    earlier = {name.replace("identity.rule.", "means."): tensor for name, tensor in tensors.items()}
+    (version / "weights.safetensors").unlink()
+    document["sha256"] = save_tensors(version / "weights.safetensors", earlier)
+    (version / "model.json").write_text(json.dumps(seal(document, "digest")))
+    return classifier
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_earlier_model_predicts_as_it_did_and_learns_more(tmp_path: Path) -> None:
+    expected = make_earlier(tmp_path / "model")
+    earlier = ContinualClassifier.load(tmp_path / "model", device="cpu")
+    assert earlier.settings.identity == "class-means"
+    images = digits("may", test=True)[0]
+    assert np.array_equal(earlier.predict_proba(images), expected.predict_proba(images))
+    earlier.learn((random_images(), ["x", "y"] * 12), task="july")
+    earlier.save(tmp_path / "model")
+    assert len(ModelStore(tmp_path / "model").load().tasks) == 3
+
+
+def test_new_models_take_the_rule_that_follows_the_drift() -> None:
+    assert ContinualClassifier(backbone="convnet", **SMALL).settings.identity == "auto"
