@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from recollect.core.affine import fit_affine
 from recollect.core.statistics import ClassStatistics, Shrinkage
-from recollect.precision import on_host_in_double
+from recollect.device import on_host_in_double
 
 
 class Discriminant(nn.Module):
