@@ -2,7 +2,7 @@
 
     python benchmarks/recall.py --data-root DATA          all runs, one after the other; done ones are skipped
 
-Five months of CIFAR-100 (20 classes each, 100 images a class) are learned. In the first month half of its test images are put in an
+Five months of CIFAR-100 (20 classes each, 100 images per class) are learned. In the first month half of its test images are put in an
 index, by the model of then. After every month the other half is looked up in it, with today's features and with today's estimate of the
 first month's (`features(x, as_of=...)`), and the ten nearest are compared with those that the first month's model would have found.
 """
@@ -32,10 +32,10 @@ def nearest(queries: np.ndarray, index: np.ndarray) -> np.ndarray:
     return np.argsort(distances, axis=1, kind="stable")[:, :NEAREST]
 
 
-def recall(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Percent of the wanted neighbours that were found."""
+def recall(returned: np.ndarray, wanted: np.ndarray) -> float:
+    """Percent of the wanted neighbours that were returned."""
     return 100 * float(
-        np.mean([len(set(a) & set(b)) / NEAREST for a, b in zip(found.tolist(), wanted.tolist(), strict=True)])
+        np.mean([len(set(a) & set(b)) / NEAREST for a, b in zip(returned.tolist(), wanted.tolist(), strict=True)])
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 import subprocess
 import sys
 import warnings
@@ -147,4 +148,5 @@ def recollect(*arguments: object, cwd: Path | None = None) -> subprocess.Complet
 def recollect_process(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command line in a process of its own, as a shell does."""
     command = [sys.executable, "-m", "recollect", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+    environment = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)

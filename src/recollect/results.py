@@ -1,4 +1,4 @@
-"""Finished results, wherever they lie under given folders."""
+"""The schema of result.json, and the results under given folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from recollect.storage.documents import load_json
 
 SKIPPED = re.compile(r"checkpoint|\..*|.*unfinished", re.DOTALL)  # folders
-VANISHED = (FileNotFoundError, NotADirectoryError)  # beside a run under way files and folders come and go
+VANISHED = (FileNotFoundError, NotADirectoryError)  # files and folders may disappear while runs are working
 Matrix = list[list[float | None]]
 Point = tuple[float, float]
 
@@ -119,39 +119,39 @@ def find_results(folders: Sequence[Path]) -> dict[Path, dict[str, Any]]:
     A `result.json` that is none, or any file too large to be one, is reported and skipped. Checkpoints, hidden and
     unfinished folders and links to folders are not looked into.
     """
-    return {path: found for folder in folders for path, found in _walk(folder)}
+    return {path: result for folder in folders for path, result in _walk(folder)}
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in [folder] if folder.is_file() else sorted(_json_files(folder)):
         try:
-            found = load_json(path, dict[str, Any])
+            result = load_json(path, dict[str, Any])
         except VANISHED:
             continue
         except (ValueError, OSError) as error:
             problem = str(error)
         else:
-            problem = problem_of(found)
+            problem = problem_of(result)
         if not problem:
-            yield path, found
+            yield path, result
         elif path.name == "result.json" or path == folder:
-            warnings.warn(f"{path} is no result ({problem}); it is left out", stacklevel=4)
+            warnings.warn(f"{path} is no result ({problem}); it is skipped", stacklevel=4)
 
 
 def _json_files(folder: Path) -> Iterator[Path]:
     def report(error: OSError) -> None:
         if not isinstance(error, VANISHED):
-            warnings.warn(f"{error.filename} cannot be read ({error.strerror}); it is left out", stacklevel=6)
+            warnings.warn(f"{error.filename} cannot be read ({error.strerror}); it is skipped", stacklevel=6)
 
     for parent, folders, files in os.walk(folder, onerror=report):
         folders[:] = [name for name in folders if not SKIPPED.fullmatch(name)]
         yield from (Path(parent, name) for name in files if name.endswith(".json"))
 
 
-def problem_of(found: Any) -> str:
+def problem_of(value: Any) -> str:
     """Why a JSON value is not what `recollect run` writes as result.json; nothing if it is."""
     try:
-        result = msgspec.convert(found, ResultFile)
+        result = msgspec.convert(value, ResultFile)
     except msgspec.ValidationError as error:
         return str(error)
     drift, size = result.get("drift"), len(result["til"]["matrix"])

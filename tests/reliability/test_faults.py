@@ -24,8 +24,8 @@ from recollect.runs import resolve, run
 from recollect.storage import seal
 from recollect.storage.tensors import hash_file
 from recollect.streams import stream_from_tensors
-from tests.runs.test_runs import recollect
 from tests.support import StopAt, StopError, make_learner, make_stream, teach
+from tests.support import recollect_process as recollect
 
 
 def resident() -> int:

@@ -1,4 +1,4 @@
-"""Results are found beside runs that work: what vanishes meanwhile is skipped, what is unfinished not looked into."""
+"""Results are found while runs are working: files that disappear meanwhile and unfinished ones are skipped."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def put_result(folder: Path, seed: int = 0) -> Path:
     return path
 
 
-def test_a_folder_that_vanishes_before_it_is_listed_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [put_result(tmp_path / "b"), put_result(tmp_path / "a" / "c")]
+def test_a_folder_that_disappears_before_it_is_read_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [put_result(tmp_path / "b"), put_result(tmp_path / "a" / "c")]
     gone, replaced = tmp_path / "a" / "gone", tmp_path / "replaced"
     put_result(gone)
     put_result(replaced)
@@ -38,27 +38,27 @@ def test_a_folder_that_vanishes_before_it_is_listed_is_skipped(tmp_path: Path, m
         return listing(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    assert list(find_results([tmp_path])) == sorted(found)
+    assert list(find_results([tmp_path])) == sorted(paths)
     assert not gone.exists()
     assert replaced.is_file()
 
 
-def test_a_file_that_vanishes_before_it_is_read_is_skipped(tmp_path: Path) -> None:
+def test_a_file_that_disappears_before_it_is_read_is_skipped(tmp_path: Path) -> None:
     """Links to nothing, and to something in a file's place, are what such a file looks like."""
-    found = put_result(tmp_path / "a")
-    for name, target in (("b", tmp_path / "nowhere"), ("c", found / "result.json")):
+    path = put_result(tmp_path / "a")
+    for name, target in (("b", tmp_path / "nowhere"), ("c", path / "result.json")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").symlink_to(target)
-    assert list(find_results([tmp_path])) == [found]
+    assert list(find_results([tmp_path])) == [path]
 
 
-def test_checkpoints_unfinished_and_hidden_folders_and_links_are_not_looked_into(tmp_path: Path) -> None:
-    found = put_result(tmp_path / "runs" / "a")
+def test_checkpoints_unfinished_and_hidden_folders_and_links_are_not_searched(tmp_path: Path) -> None:
+    path = put_result(tmp_path / "runs" / "a")
     for name in ("a/checkpoint/task-001", ".hidden", "unfinished", "b.123.unfinished"):
         put_result(tmp_path / "runs" / name)
     put_result(tmp_path / "elsewhere")
     (tmp_path / "runs" / "link").symlink_to(tmp_path / "elsewhere")
-    assert list(find_results([tmp_path / "runs"])) == [found]
+    assert list(find_results([tmp_path / "runs"])) == [path]
     (tmp_path / "linked").symlink_to(tmp_path / "runs")
     assert list(find_results([tmp_path / "linked"])) == [tmp_path / "linked" / "a" / "result.json"]
 
@@ -67,30 +67,30 @@ def test_checkpoints_unfinished_and_hidden_folders_and_links_are_not_looked_into
 def test_a_folder_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     put_result(tmp_path / "a")
     (tmp_path / "a").chmod(0)
-    with pytest.warns(UserWarning, match="a cannot be read .*; it is left out"):
+    with pytest.warns(UserWarning, match="a cannot be read .*; it is skipped"):
         assert find_results([tmp_path]) == {}
     (tmp_path / "a").chmod(0o700)
 
 
-def test_results_are_found_while_folders_come_and_go(tmp_path: Path) -> None:
-    found = {put_result(tmp_path / str(seed), seed) for seed in range(3)}
+def test_results_are_found_while_folders_appear_and_disappear(tmp_path: Path) -> None:
+    paths = {put_result(tmp_path / str(seed), seed) for seed in range(3)}
     stop = threading.Event()
 
     def make_and_remove(number: int) -> None:
         while not stop.is_set():
-            for place in ("checkpoint", "other"):
-                aside, final = (tmp_path / "0" / place / str(number) / name for name in ("aside", "task-001"))
+            for parent in ("checkpoint", "other"):
+                aside, final = (tmp_path / "0" / parent / str(number) / name for name in ("aside", "task-001"))
                 (aside / "deeper").mkdir(parents=True)
                 (aside / "deeper" / "state.json").write_text("{}")
                 aside.rename(final)
-                shutil.rmtree(tmp_path / "0" / place / str(number))
+                shutil.rmtree(tmp_path / "0" / parent / str(number))
 
     threads = [threading.Thread(target=make_and_remove, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
     try:
         for _ in range(150):
-            assert set(find_results([tmp_path])) == found
+            assert set(find_results([tmp_path])) == paths
     finally:
         stop.set()
         for thread in threads:

@@ -13,7 +13,7 @@ import pytest
 
 from recollect.errors import UserError
 from recollect.sweeps import in_process, load_preset, plan, sweep
-from tests.sweeps.test_sweeps import PRESET, WORDS, events
+from tests.sweeps.small import PRESET, RUN_OPTIONS, events
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray's own parts, some of which leave files open
@@ -49,15 +49,15 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path) -> No
     killer = threading.Thread(target=kill_one)
     killer.start()
     statuses = plan(jobs, out, device="cpu")
-    words = WORDS | {"checkpoint_seconds": 0.0}
-    sweep(statuses, out, engine=on_ray(None, 1.0, 0.0), **words)
+    options = RUN_OPTIONS | {"checkpoint_seconds": 0.0}
+    sweep(statuses, out, engine=on_ray(None, 1.0, 0.0), **options)
     killer.join()
     assert len(killed) == 1
     assert [status.state for status in statuses] == ["done"] * 4, [status.reasons for status in statuses]
     assert len(events(out, "finished")) == 4
     assert len(events(out, "resumed")) == 1
     alone = plan(jobs, tmp_path / "alone", device="cpu")
-    sweep(alone, tmp_path / "alone", engine=in_process, **WORDS)
+    sweep(alone, tmp_path / "alone", engine=in_process, **RUN_OPTIONS)
     for one, other in zip(statuses, alone, strict=True):
         assert one.result is not None
         assert other.result is not None
@@ -72,4 +72,4 @@ def test_more_than_the_cluster_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match="no machine with {'CPU': 1.0, 'GPU': 8.0}; lower --cpus-per-run or --gpus-per-run"
     ):
-        sweep(statuses, tmp_path, engine=on_ray(None, 1.0, 8.0), **WORDS)
+        sweep(statuses, tmp_path, engine=on_ray(None, 1.0, 8.0), **RUN_OPTIONS)

@@ -1,4 +1,4 @@
-"""A sweep that is killed takes its workers along, and the same command finishes it."""
+"""The workers of a killed sweep end with it, and the same command finishes it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,11 @@ from recollect.engine import StopRequest, listening
 from recollect.errors import StoppedError
 from recollect.storage import LockedError, lock_folder
 from recollect.sweeps import execute, in_process, plan, sweep
-from tests.sweeps.test_sweeps import PRESET, WORDS, events, jobs_of
-
-
-@pytest.fixture
-def preset(tmp_path: Path) -> Path:
-    path = tmp_path / "small.toml"
-    path.write_text(PRESET)
-    return path
+from tests.sweeps.small import RUN_OPTIONS, events, jobs_of
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; one that has ended and that nobody has asked after does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -37,7 +30,7 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 def test_workers_end_with_a_killed_sweep_and_the_same_command_finishes_it(preset: Path, tmp_path: Path) -> None:
-    """They save first, though nobody reads what they say; the second sweep does not wait until they have ended."""
+    """They save first, though nothing reads their output; the second sweep starts before they have ended."""
     out = tmp_path / "out"
     slow = ["--set", "epochs=40", "stream.train_per_class=40", "--seeds", "0", "--threads", "1", "--precision", "fp32"]
     command = [sys.executable, "-m", "recollect", "sweep", str(preset), "--workers", "2", *slow, "--out", str(out)]
@@ -64,16 +57,16 @@ def test_workers_end_with_a_killed_sweep_and_the_same_command_finishes_it(preset
 
 
 @pytest.mark.filterwarnings("ignore:no validation images")
-def test_a_run_that_another_process_holds_is_waited_for_but_not_for_ever(
+def test_a_run_locked_by_another_process_is_waited_for_up_to_a_limit(
     preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = jobs_of(preset, seeds=[0])[:1]
     (tmp_path / jobs[0].name).mkdir(parents=True)
     locked: list[bool] = []
     held = ExitStack()
-    original = execute.work
+    original = execute.do_run
 
-    def work(*args: Any, **options: Any) -> str | None:
+    def do_run(*args: Any, **options: Any) -> str | None:
         try:
             reason = original(*args, **options)
         except LockedError:
@@ -84,32 +77,32 @@ def test_a_run_that_another_process_holds_is_waited_for_but_not_for_ever(
         locked.append(False)
         return reason
 
-    monkeypatch.setattr(execute, "work", work)
+    monkeypatch.setattr(execute, "do_run", do_run)
     monkeypatch.setattr(execute, "WAIT_SECONDS", 0.0)
     with held:
         held.enter_context(lock_folder(tmp_path / jobs[0].name))
         with monkeypatch.context() as patched:
-            patched.setattr(execute, "HELD_SECONDS", -1.0)
+            patched.setattr(execute, "LOCKED_SECONDS", -1.0)
             statuses = plan(jobs, tmp_path, device="cpu")
-            sweep(statuses, tmp_path, engine=in_process, **WORDS)
+            sweep(statuses, tmp_path, engine=in_process, **RUN_OPTIONS)
         assert [status.state for status in statuses] == ["failed"]
         statuses = plan(jobs, tmp_path, device="cpu")
-        sweep(statuses, tmp_path, engine=in_process, **WORDS)
+        sweep(statuses, tmp_path, engine=in_process, **RUN_OPTIONS)
     assert [status.state for status in statuses] == ["done"]
     assert locked == [True, True, True, False]
 
 
-def test_a_stop_asked_for_while_a_run_is_waited_for_is_raised(preset: Path, tmp_path: Path) -> None:
+def test_a_request_to_stop_while_waiting_for_a_lock_is_raised(preset: Path, tmp_path: Path) -> None:
     jobs = jobs_of(preset, seeds=[0])[:1]
     folder = tmp_path / jobs[0].name
     folder.mkdir(parents=True)
     stop = StopRequest()
     stop.number = signal.SIGTERM
     with lock_folder(folder), pytest.raises(StoppedError):
-        execute.work_once_free(jobs[0].config.to_json(), folder, WORDS, stop=stop)
+        execute.do_run_when_unlocked(jobs[0].config.to_json(), folder, RUN_OPTIONS, stop=stop)
 
 
-def test_a_stop_is_heeded_where_stderr_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_to_stop_works_with_stderr_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed(io.StringIO):
         def write(self, _text: str) -> int:
             raise BrokenPipeError

@@ -33,10 +33,12 @@ def test_a_grid_is_decided_by_validation_accuracy_never_by_test() -> None:
         result_of("derpp", 0, 50.0, 10.0, distill=0.5, memory=9),
     ]
     results.append(result_of("derpp", 2, 99.0, 10.0, distill=0.2))  # a seed that only one setting has
-    found = {(choice.settings["memory"], choice.num_tried): choice for choice in best_settings([*results, results[0]])}
-    assert found[9, 1].validation == 50.0
-    assert (found[50, 2].settings, found[50, 2].validation) == ({"memory": 50, "distill": 0.5}, 70.5)
-    assert all(choice.conditions == {} for choice in found.values())
+    choices = {
+        (choice.settings["memory"], choice.num_tried): choice for choice in best_settings([*results, results[0]])
+    }
+    assert choices[9, 1].validation == 50.0
+    assert (choices[50, 2].settings, choices[50, 2].validation) == ({"memory": 50, "distill": 0.5}, 70.5)
+    assert all(choice.conditions == {} for choice in choices.values())
 
 
 @pytest.mark.parametrize(
@@ -67,26 +69,26 @@ def test_any_setting_may_be_chosen_and_is_named_with_its_section(name: str, valu
 )
 def test_what_is_validated_on_is_not_chosen_but_named(name: str, values: list[Any]) -> None:
     settings = [{name: value} for value in values]
-    found = best_settings([result_of("er", 0, 50.0, **each) for each in settings])
-    assert [choice.conditions for choice in found] == settings
-    assert [choice.num_tried for choice in found] == [1, 1]
+    choices = best_settings([result_of("er", 0, 50.0, **options) for options in settings])
+    assert [choice.conditions for choice in choices] == settings
+    assert [choice.num_tried for choice in choices] == [1, 1]
 
 
 def test_other_data_precision_and_heads_are_not_chosen_but_named() -> None:
     one = result_of("er", 0, 50.0)
     for key in ("precision", "fixed_heads"):
         other = one | {"config": one["config"] | {key: "other"}}
-        found = best_settings([one, other])
-        assert {choice.conditions[key] for choice in found} == {one["config"][key], "other"}
-    found = best_settings([one, result_of("er", 0, 50.0, data="e")])
-    assert [choice.conditions for choice in found] == [{"data": "d"}, {"data": "e"}]
-    found = best_settings([one, result_of("er", 0, 50.0, data="e", **{"stream.crop_padding": 3})])
-    assert found[1].conditions == {"data": "e", "stream.crop_padding": 3}
+        choices = best_settings([one, other])
+        assert {choice.conditions[key] for choice in choices} == {one["config"][key], "other"}
+    choices = best_settings([one, result_of("er", 0, 50.0, data="e")])
+    assert [choice.conditions for choice in choices] == [{"data": "d"}, {"data": "e"}]
+    choices = best_settings([one, result_of("er", 0, 50.0, data="e", **{"stream.crop_padding": 3})])
+    assert choices[1].conditions == {"data": "e", "stream.crop_padding": 3}
 
 
 def test_without_a_digest_no_option_of_the_stream_is_chosen() -> None:
-    found = best_settings([result_of("er", 0, 50.0, data=None, **{"stream.crop_padding": n}) for n in (0, 1)])
-    assert [choice.conditions for choice in found] == [{"stream.crop_padding": n} for n in (0, 1)]
+    choices = best_settings([result_of("er", 0, 50.0, data=None, **{"stream.crop_padding": n}) for n in (0, 1)])
+    assert [choice.conditions for choice in choices] == [{"stream.crop_padding": n} for n in (0, 1)]
 
 
 def test_settings_without_a_common_seed_are_reported() -> None:

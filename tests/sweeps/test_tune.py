@@ -1,4 +1,4 @@
-"""A search with Optuna goes on where it was cut, and is decided by validation accuracy."""
+"""A search with Optuna resumes where it was interrupted, and is decided by validation accuracy."""
 
 from __future__ import annotations
 
@@ -35,24 +35,22 @@ def space(tmp_path: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_cut_search_takes_its_trial_up_and_ends_with_so_many(
-    space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_search_resumes_its_trial(space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     true_run = module.run
     calls: list[Path] = []
 
-    def cut(config: Any, folder: Path, **words: Any) -> Any:
+    def interrupt(config: Any, folder: Path, **options: Any) -> Any:
         calls.append(folder)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return true_run(config, folder, **words)
+        return true_run(config, folder, **options)
 
-    monkeypatch.setattr(module, "run", cut)
-    words = {"precision": "fp32", "device": "cpu", "threads": 1}
+    monkeypatch.setattr(module, "run", interrupt)
+    options = {"precision": "fp32", "device": "cpu", "threads": 1}
     with pytest.raises(KeyboardInterrupt):
-        tune(load_space(space), out, 3, **words)
-    trials = tune(load_space(space), out, 3, **words)
+        tune(load_space(space), out, 3, **options)
+    trials = tune(load_space(space), out, 3, **options)
     assert len(trials) == 3
     assert calls[3] == calls[2]  # the same configuration, so the same folder
     assert trials == sorted(trials, key=lambda trial: -trial.validation)
@@ -60,25 +58,25 @@ def test_a_cut_search_takes_its_trial_up_and_ends_with_so_many(
     assert all(t.chosen["memory"] in (2, 4, 6, 8, 10) for t in trials)
     other = replace(load_space(space), method="finetune", dimensions={})
     with pytest.raises(UserError, match="a search of another space; choose another --out"):
-        tune(other, out, 3, **words)
+        tune(other, out, 3, **options)
     with pytest.raises(UserError, match="--trials counts trials, got 0"):
-        tune(other, out, 0, **words)
+        tune(other, out, 0, **options)
     num_calls = len(calls)
-    assert tune(load_space(space), out, 3, **words) == trials
+    assert tune(load_space(space), out, 3, **options) == trials
     assert len(calls) == num_calls
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_trial_that_cannot_be_trained_is_said_and_others_are_tried(
+def test_a_trial_that_cannot_be_trained_is_reported_and_others_are_tried(
     space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true_run, calls = module.run, []
 
-    def sometimes(config: Any, folder: Path, **words: Any) -> Any:
+    def sometimes(config: Any, folder: Path, **options: Any) -> Any:
         calls.append(folder)
         if len(calls) == 1:
             raise NonFiniteLossError("the loss is nan")
-        return true_run(config, folder, **words)
+        return true_run(config, folder, **options)
 
     monkeypatch.setattr(module, "run", sometimes)
     with pytest.warns(UserWarning, match="trial 0 with .* failed: the loss is nan"):
@@ -87,13 +85,13 @@ def test_a_trial_that_cannot_be_trained_is_said_and_others_are_tried(
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_setting_that_cannot_be_had_fails_its_trial_and_no_other(space: Path, tmp_path: Path) -> None:
+def test_an_invalid_setting_fails_its_trial_and_no_other(space: Path, tmp_path: Path) -> None:
     space.write_text(SPACE.replace("{ low = 2, high = 10, step = 2 }", "[-1, 3]"))
-    out, words = tmp_path / "out", {"precision": "fp32", "device": "cpu", "threads": 1}
-    for _ in range(6):  # whichever comes first, a search that was ended goes on past it
+    out, options = tmp_path / "out", {"precision": "fp32", "device": "cpu", "threads": 1}
+    for _ in range(6):  # whichever comes first, a search that ended with an error continues past it
         try:
             with pytest.warns(UserWarning, match="failed: .*memory"):
-                trials = tune(load_space(space), out, 2, **words)
+                trials = tune(load_space(space), out, 2, **options)
             break
         except UserError:
             continue
@@ -101,7 +99,7 @@ def test_a_setting_that_cannot_be_had_fails_its_trial_and_no_other(space: Path, 
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (("stream =", "steam ="), "has 'steam'"),
         (('stream = "split-digits"\n', ""), "lacks stream, method or space"),
@@ -116,8 +114,8 @@ def test_a_setting_that_cannot_be_had_fails_its_trial_and_no_other(space: Path, 
         (("[space]", "[space"), "cannot be read"),
     ],
 )
-def test_a_wrong_space_is_refused(change: tuple[str, str], says: str, tmp_path: Path) -> None:
+def test_a_wrong_space_is_refused(change: tuple[str, str], message: str, tmp_path: Path) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(SPACE.replace(*change))
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=message):
         load_space(path)

@@ -24,7 +24,7 @@ SECTIONS = ("stream", "method", "backbone", "training")
 
 
 class ConfigFile(TypedDict):
-    """config.json: each section's options, those of the first three beside a name."""
+    """config.json: the options of each section; the first three sections also have a name."""
 
     stream: dict[str, Any]
     method: dict[str, Any]
@@ -128,7 +128,7 @@ def available_options(stream: str, method: str, backbone: str | None = None) -> 
     protocol = source.protocol
     name = backbone or protocol.backbone
     recipe: Recipe = lookup("backbone", backbones(), name)
-    found = {
+    options = {
         "stream": options_of("stream", source.options),
         "method": options_of("method", learner.config),
         "backbone": options_of_function("backbone", recipe.make),
@@ -138,9 +138,9 @@ def available_options(stream: str, method: str, backbone: str | None = None) -> 
     defaults_of = {"training": {**protocol.training, **recipe.training}, "method": protocol.method, "backbone": own}
     for section, defaults in defaults_of.items():
         for key, value in defaults.items():
-            if key in found[section]:
-                found[section][key] = dataclasses.replace(found[section][key], default=value)
-    return found
+            if key in options[section]:
+                options[section][key] = dataclasses.replace(options[section][key], default=value)
+    return options
 
 
 def resolve(
@@ -166,7 +166,7 @@ def resolve(
     if backbone is not None and not isinstance(backbone, str):
         raise UserError(f"backbone is a name, got {backbone!r}")
     options = available_options(stream, method, backbone)
-    values = {section: {name: option.default for name, option in found.items()} for section, found in options.items()}
+    values = {section: {name: option.default for name, option in own.items()} for section, own in options.items()}
     given: dict[tuple[str, str], str] = {}
     for key, value in settings.items():
         option = _find(key, options)
@@ -196,12 +196,11 @@ def resolve(
 
 def _find(key: str, options: Mapping[str, Mapping[str, Option]]) -> Option:
     section, _, name = key.rpartition(".")
-    places = [found[name] for where, found in options.items() if name in found and section in ("", where)]
-    if len(places) == 1:
-        return places[0]
-    if places:
-        raise UserError(
-            f"{key!r} is an option of {' and '.join(p.section for p in places)}; write {places[0].section}.{key}"
-        )
-    known = ", ".join(f"{where}.{each}" for where, found in options.items() for each in found)
-    raise UserError(f"no option is called {key!r}; there are {known}")
+    matches = [own[name] for title, own in options.items() if name in own and section in ("", title)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        sections = " and ".join(option.section for option in matches)
+        raise UserError(f"{key!r} is an option of {sections}; write {matches[0].section}.{key}")
+    names = ", ".join(f"{title}.{option}" for title, own in options.items() for option in own)
+    raise UserError(f"no option is called {key!r}; there are {names}")

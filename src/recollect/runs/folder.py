@@ -37,20 +37,20 @@ class RunFolder:
         if contents and "config.json" not in contents:
             raise UserError(f"{path} holds {contents[0]!r} and is no run folder; give an empty or new folder as --out")
         if contents and not force:
-            found = read_json(path / "config.json", ConfigFile)
-            if found["hash"] != config.hash:
+            existing = read_json(path / "config.json", ConfigFile)
+            if existing["hash"] != config.hash:
                 raise UserError(
-                    f"{path} holds a run of another configuration ({_differences(found, config.to_json())}); "
+                    f"{path} holds a run of another configuration ({_differences(existing, config.to_json())}); "
                     "choose another --out, or overwrite it with --force"
                 )
 
     def check_data(self, data: Mapping[str, Any]) -> None:
-        """Refuse to go on with a run, or to pass its result off, on other data than it learned from."""
+        """Refuse to resume a run, or to return its result, with other data than it was trained on."""
         path = self.path / "data.json"
         if self._force or not path.exists():
             return
-        held = read_json(path, dict[str, Any])
-        differ = [key for key in data if held.get(key) != data[key]]
+        recorded = read_json(path, dict[str, Any])
+        differ = [key for key in data if recorded.get(key) != data[key]]
         if differ:
             raise UserError(
                 f"{self.path} holds a run on other data (another {' and '.join(differ)}); "
@@ -78,18 +78,18 @@ class RunFolder:
         if self._force or not path.exists():
             return None
         remedy = "delete it to make it again"
-        found = read_json(path, dict[str, Any], remedy)
-        problem = problem_of(found)
-        if problem or found["config"]["hash"] != self._config.hash:
+        result = read_json(path, dict[str, Any], remedy)
+        problem = problem_of(result)
+        if problem or result["config"]["hash"] != self._config.hash:
             raise UserError(f"{path} is not this run's result ({problem or 'another hash'}); {remedy}")
-        return found
+        return result
 
     def finish(self, result: Mapping[str, Any]) -> None:
         write_json(self.path / "result.json", result)
 
 
 class EventLog(Observer):
-    """Appends each event to events.jsonl, and tells another observer everything."""
+    """Appends each event to events.jsonl, and forwards everything to another observer."""
 
     def __init__(self, path: Path, other: Observer) -> None:
         self._path = path
@@ -111,12 +111,12 @@ class EventLog(Observer):
 
 
 def last_data_root(events: Path) -> Path | None:
-    """The data folder named by the last start; a line that a crash cut short is skipped."""
+    """The data folder named by the last start; a line that a crash left incomplete is skipped."""
     root: str | None = None
     for line in read_lines(events):
         try:
             event = parse_json(line, _StartEvent)
-        except ValueError:  # another event, or a line cut short
+        except ValueError:  # another event, or an incomplete line
             continue
         root = event["data_root"]
     return None if root is None else Path(root)
@@ -141,8 +141,8 @@ def code_version() -> str:
     """The commit of the checkout that this code runs from, marked where it was changed; else the package's version."""
     package = Path(__file__).parents[1]
 
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(package), *words], capture_output=True, text=True, check=True)
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(package), *arguments], capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
     try:
@@ -153,17 +153,17 @@ def code_version() -> str:
         return f"recollect {version('recollect-rfe')}"
 
 
-def _differences(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Which settings differ, as people read them."""
-    found = []
+def _differences(existing: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Which settings differ, for a message."""
+    differences = []
     for section, value in wanted.items():
-        before = held.get(section)
+        before = existing.get(section)
         if isinstance(value, dict) and isinstance(before, dict):
-            found += [
-                f"{section}.{key} is {before.get(key)}, not {each}"
-                for key, each in value.items()
-                if before.get(key) != each
+            differences += [
+                f"{section}.{key} is {before.get(key)}, not {setting}"
+                for key, setting in value.items()
+                if before.get(key) != setting
             ]
         elif section != "hash" and before != value:
-            found.append(f"{section} is {before}, not {value}")
-    return "; ".join(found[:3]) or "other options"
+            differences.append(f"{section} is {before}, not {value}")
+    return "; ".join(differences[:3]) or "other options"

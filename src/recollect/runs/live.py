@@ -1,4 +1,4 @@
-"""Figures of a run as it goes, for TensorBoard or MLflow; events.jsonl is always written beside them."""
+"""Metrics of a run while it runs, for TensorBoard or MLflow; events.jsonl is always written too."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ LIVE = ("tensorboard", "mlflow")
 
 
 class Observers(Observer):
-    """Several that are told everything alike."""
+    """Forwards everything to several observers."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
     def event(self, kind: str, **fields: Any) -> None:
-        for each in self._observers:
-            each.event(kind, **fields)
+        for observer in self._observers:
+            observer.event(kind, **fields)
 
     def phase(self, title: str, num_images: int) -> None:
-        for each in self._observers:
-            each.phase(title, num_images)
+        for observer in self._observers:
+            observer.phase(title, num_images)
 
     def advance(self, num_images: int) -> None:
-        for each in self._observers:
-            each.advance(num_images)
+        for observer in self._observers:
+            observer.advance(num_images)
 
     def report(self, loss: float | None = None, accuracy: float | None = None) -> None:
-        for each in self._observers:
-            each.report(loss, accuracy)
+        for observer in self._observers:
+            observer.report(loss, accuracy)
 
 
 class TensorBoard(Observer):
@@ -50,7 +50,7 @@ class TensorBoard(Observer):
         self._writer = SummaryWriter(str(folder / "tensorboard"))
 
     def event(self, kind: str, **fields: Any) -> None:
-        for name, (value, step) in _figures(kind, fields).items():
+        for name, (value, step) in metrics_of_event(kind, fields).items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
@@ -65,12 +65,12 @@ class MLflow(Observer):
             raise UserError("--live mlflow needs MLflow: pip install 'recollect-rfe[mlflow]'") from error
         self._client = mlflow.MlflowClient()
         name = "recollect"
-        found = self._client.get_experiment_by_name(name)
-        experiment = self._client.create_experiment(name) if found is None else found.experiment_id
+        existing = self._client.get_experiment_by_name(name)
+        experiment = self._client.create_experiment(name) if existing is None else existing.experiment_id
         tag = hashlib.blake2b(f"{folder.resolve()} {config.hash}".encode(), digest_size=8).hexdigest()
-        known = self._client.search_runs([experiment], f"tags.recollect = '{tag}'", max_results=1)
-        if known:  # the run goes on, and so does its record
-            self._run = known[0].info.run_id
+        earlier = self._client.search_runs([experiment], f"tags.recollect = '{tag}'", max_results=1)
+        if earlier:  # a resumed run continues its record
+            self._run = earlier[0].info.run_id
             self._client.update_run(self._run, status="RUNNING")
             return
         self._run = self._client.create_run(experiment, run_name=str(folder), tags={"recollect": tag}).info.run_id
@@ -81,14 +81,14 @@ class MLflow(Observer):
         self._client.log_param(self._run, "seed", config.seed)
 
     def event(self, kind: str, **fields: Any) -> None:
-        for name, (value, step) in _figures(kind, fields).items():
+        for name, (value, step) in metrics_of_event(kind, fields).items():
             self._client.log_metric(self._run, name, value, step=step)
         if kind in ("finished", "stopped"):
             self._client.set_terminated(self._run, "FINISHED" if kind == "finished" else "KILLED")
 
 
 class Expendable(Observer):
-    """Tells another of events until that fails once, which is said; a run does not end for it."""
+    """Forwards events to an observer until it fails once, which is reported; the run continues without it."""
 
     def __init__(self, name: str, make: Callable[[], Observer]) -> None:
         self._name = name
@@ -105,15 +105,17 @@ class Expendable(Observer):
     def _guarded(self) -> Iterator[None]:
         try:
             yield
-        except UserError:  # a package that is not there: said before anything is done
+        except UserError:  # a package that is not installed: reported before the run starts
             raise
         except Exception as error:  # of a server or library that is not ours
             self._other = None
-            warnings.warn(f"{self._name} takes no more figures ({error}); the run goes on without it", stacklevel=4)
+            warnings.warn(
+                f"{self._name} receives no more metrics ({error}); the run continues without it", stacklevel=4
+            )
 
 
 def live_observers(names: list[str], folder: Path, config: RunConfig) -> list[Observer]:
-    """Those asked for."""
+    """The observers that were requested."""
     unknown = [name for name in names if name not in LIVE]
     if unknown:
         raise UserError(f"--live is {' or '.join(LIVE)}, got {unknown[0]!r}")
@@ -121,14 +123,14 @@ def live_observers(names: list[str], folder: Path, config: RunConfig) -> list[Ob
     return [Expendable(name, makers[name]) for name in names]
 
 
-def _figures(kind: str, fields: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
-    """The numbers of an event, each with its place in time: epochs within a phase, tasks within a run."""
+def metrics_of_event(kind: str, fields: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
+    """The numbers of an event with their step: epochs within a phase, tasks within a run."""
     if kind == "epoch":
         phase, step = str(fields["phase"]).replace(" · ", "/"), int(fields["epoch"])
-        found: dict[str, Any] = {"loss": fields["loss"], "accuracy": fields["accuracy"]}
-        found |= {f"validation loss {name}": value for name, value in fields["validation"].items()}
-        found |= {f"learning rate {name}": value for name, value in fields["learning_rate"].items()}
-        return {f"{phase}/{name}": (float(value), step) for name, value in found.items() if value is not None}
+        metrics: dict[str, Any] = {"loss": fields["loss"], "accuracy": fields["accuracy"]}
+        metrics |= {f"validation loss {name}": value for name, value in fields["validation"].items()}
+        metrics |= {f"learning rate {name}": value for name, value in fields["learning_rate"].items()}
+        return {f"{phase}/{name}": (float(value), step) for name, value in metrics.items() if value is not None}
     if kind == "task":
         task = int(fields["task"])
         rows = {name: [cell for cell in fields[name][:task] if cell is not None] for name in ("til", "cil")}

@@ -27,7 +27,7 @@ from recollect.streams import Stream, open_stream, streams
 
 
 def create_learner(config: RunConfig, stream: Stream, backbone: nn.Module | None = None) -> Learner[Any]:
-    """The learner of a config, before its first task; a module of the user's may take the named backbone's place."""
+    """The learner of a config, before its first task; a module of the user's may replace the named backbone."""
     key = Key(config.seed) / "learner"
     if (backbone is not None) != (config.backbone == "own"):
         raise UserError(f"a module of one's own goes with backbone='own'; the config says {config.backbone!r}")
@@ -56,7 +56,7 @@ def run(
     live: Sequence[str] = (),
     shared: bool = False,
 ) -> dict[str, Any]:
-    """Do the run, or go on with it, or return its result where it is finished.
+    """Start or resume the run, or return its result if it is finished.
 
     While it works the folder is locked: another process is refused. With `heed_signals` (in a main thread) Ctrl-C and
     SIGTERM let the step under way finish, save it, and raise `StoppedError`. A config of the stream 'tensors' is run on
@@ -71,12 +71,12 @@ def run(
     [5, 5, 5, 5, 5]
     """
     out, data_root = Path(out), None if data_root is None else Path(data_root)
-    with ExitStack() as held:
-        world = held.enter_context(join_world()) if shared else SINGLE
+    with ExitStack() as stack:
+        world = stack.enter_context(join_world()) if shared else SINGLE
         if not world.is_main:
-            held.enter_context(warnings.catch_warnings(action="ignore"))
+            stack.enter_context(warnings.catch_warnings(action="ignore"))
         with world.main_first():
-            config = settled(config, out, device, force=force)
+            config = resolve_precision(config, out, device, force=force)
             folder = RunFolder(out, config, force=force)
             finished = folder.result()
             if finished is not None and data_root is None and stream is None:
@@ -94,7 +94,7 @@ def run(
             world.check_batch_size(config.training.batch_size)
             if world.is_main:
                 folder.path.mkdir(parents=True, exist_ok=True)
-                held.enter_context(lock_folder(folder.path))
+                stack.enter_context(lock_folder(folder.path))
                 finished = folder.result()  # another process may have ended it meanwhile
                 if finished is not None:
                     return finished
@@ -130,16 +130,16 @@ def run(
     return result
 
 
-def begun(out: Path) -> tuple[RunConfig, Path | None]:
-    """The config of the run in a folder, and where its data lay when it was last started."""
+def load_run(out: Path) -> tuple[RunConfig, Path | None]:
+    """The config of the run in a folder, and its data folder when it was last started."""
     if not (out / "config.json").exists():
-        raise UserError(f"{out} holds no run; begin one with recollect run --out {out}")
+        raise UserError(f"{out} holds no run; start one with recollect run --out {out}")
     config = RunConfig.from_json(read_json(out / "config.json", ConfigFile))
     return config, last_data_root(out / "events.jsonl")
 
 
-def settled(config: RunConfig, out: Path, device: str, *, force: bool) -> RunConfig:
-    """With the precision `auto` decided: as the run in the folder began, else by what the device is fast at."""
+def resolve_precision(config: RunConfig, out: Path, device: str, *, force: bool) -> RunConfig:
+    """Replace the precision `auto`: by that of the run in the folder, else by what the device computes natively."""
     if config.precision != "auto":
         return config
     path = out / "config.json"
@@ -150,17 +150,17 @@ def settled(config: RunConfig, out: Path, device: str, *, force: bool) -> RunCon
 
 
 def command_of(config: RunConfig, out: Path, threads: int = 0) -> str:
-    """A command line that does such a run; options left at their defaults are left out."""
-    words = ["recollect", "run", "--stream", config.stream, "--method", config.method, "--seed", str(config.seed)]
-    words += ["--fixed-heads"] * config.fixed_heads + ["--measure-drift"] * config.measure_drift
-    words += ["--precision", config.precision] if config.precision != "auto" else []
-    words += ["--threads", str(threads)] if threads else []
+    """The command line of the run, without options that have their defaults."""
+    arguments = ["recollect", "run", "--stream", config.stream, "--method", config.method, "--seed", str(config.seed)]
+    arguments += ["--fixed-heads"] * config.fixed_heads + ["--measure-drift"] * config.measure_drift
+    arguments += ["--precision", config.precision] if config.precision != "auto" else []
+    arguments += ["--threads", str(threads)] if threads else []
     changed = config.non_default_options().items()
     settings = {f"{section}.{name}": value for section, options in changed for name, value in options.items()}
     if config.backbone != streams()[config.stream].protocol.backbone:
         settings["backbone"] = config.backbone
     sets = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
-    return shlex.join([*words, "--out", str(out), *(["--set", *sets] if sets else [])])
+    return shlex.join([*arguments, "--out", str(out), *(["--set", *sets] if sets else [])])
 
 
 def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: Runtime, command: str) -> dict[str, Any]:
@@ -207,8 +207,8 @@ def _drift(record: Record) -> dict[str, Any]:
 
 
 def _values_held(learner: Learner[Any]) -> int:
-    """All that is carried to the next task, in float32 equivalents: weights, statistics, importances, samples held."""
+    """All values kept for the next task, in float32 equivalents: weights, statistics, importances, samples."""
     slots = {id(buffer) for memory in learner.memories() for buffer in memory.buffers()}
     tensors = [*learner.parameters(), *learner.buffers()]
-    held = sum(tensor.nbytes for tensor in tensors if id(tensor) not in slots)
-    return (held + sum(memory.num_bytes for memory in learner.memories())) // 4
+    num_bytes = sum(tensor.nbytes for tensor in tensors if id(tensor) not in slots)
+    return (num_bytes + sum(memory.num_bytes for memory in learner.memories())) // 4

@@ -19,7 +19,7 @@ MAX_SHOWN = 100  # characters of a wrong value in a message
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One setting: where it belongs, what it may be, its default, and a line about it."""
+    """One setting: its section, its type, its default, and a line about it."""
 
     section: str
     name: str
@@ -54,20 +54,20 @@ def options_of_function(section: str, function: Callable[..., Any]) -> dict[str,
 
 def parse(pairs: typing.Sequence[str]) -> dict[str, Any]:
     """`key=value` texts; a value is read as JSON where it is JSON, else as a string."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for pair in pairs:
         key, separator, text = pair.partition("=")
         if not separator or not key:
             raise UserError(f"--set takes key=value, got {pair!r}")
         try:
-            found[key] = parse_json(text, Any)
+            settings[key] = parse_json(text, Any)
         except ValueError:
-            found[key] = text
-    return found
+            settings[key] = text
+    return settings
 
 
 def check(option: Option, value: Any) -> Any:
-    """The value in the option's own type, or a message that says what it may be."""
+    """The value in the option's own type, or an error that names the allowed values."""
     for hint in _alternatives(option.hint):
         if _fits(hint, value):
             return float(value) if hint is float else value
@@ -85,12 +85,12 @@ def _is_huge(value: Any) -> bool:
 def describe(hint: Any) -> str:
     """A type as people read it."""
     names = []
-    for each in _alternatives(hint):
-        if typing.get_origin(each) is Literal:
-            names += [str(choice) for choice in typing.get_args(each)]
+    for alternative in _alternatives(hint):
+        if typing.get_origin(alternative) is Literal:
+            names += [str(choice) for choice in typing.get_args(alternative)]
         else:
             plain: Mapping[Any, str] = {bool: "true|false", int: "a whole number", float: "a number", str: "text"}
-            names.append(plain.get(each, "a list"))
+            names.append(plain.get(alternative, "a list"))
     return " | ".join(names)
 
 
@@ -117,7 +117,7 @@ def _field_docs(config: type) -> dict[str, str]:
     import ast
     import textwrap
 
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     for base in reversed(config.__mro__):
         if not dataclasses.is_dataclass(base):
             continue
@@ -126,5 +126,5 @@ def _field_docs(config: type) -> dict[str, str]:
         for pair in pairwise(body.body):
             match pair:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[name] = text
-    return found
+                    docs[name] = text
+    return docs

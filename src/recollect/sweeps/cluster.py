@@ -1,7 +1,7 @@
 """A sweep on a Ray cluster whose machines share the folder of the runs.
 
-A run whose worker dies is started again by Ray and goes on from its last checkpoint; the lock of its folder, which died
-with the worker, keeps two from doing the same run.
+A run whose worker dies is started again by Ray and resumes from its last checkpoint; the lock of its folder, which died
+with the worker, prevents that two workers execute the same run.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 
 from recollect.engine import StopRequest
 from recollect.errors import UserError
-from recollect.sweeps.execute import MOST_DEATHS, MOST_REASON, WAIT_SECONDS, Engine, Status, work_once_free
+from recollect.sweeps.execute import MAX_DEATHS, MAX_REASON, WAIT_SECONDS, Engine, Status, do_run_when_unlocked
 
 
 def on_ray(address: str | None, cpus: float, gpus: float) -> Engine:
-    """Each run a Ray task that reserves so many processors and GPUs."""
+    """Each run is a Ray task that reserves this many CPUs and GPUs."""
     try:
         import ray
     except ImportError as error:
         raise UserError("--engine ray needs Ray: pip install 'recollect-rfe[ray]'") from error
 
     def engine(
-        todo: Sequence[Status], words: Mapping[str, Any], stop: StopRequest
+        todo: Sequence[Status], options: Mapping[str, Any], stop: StopRequest
     ) -> Iterator[tuple[Status, str | None]]:
         if not ray.is_initialized():
             try:
@@ -32,11 +32,11 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Engine:
                 raise UserError(f"no Ray cluster at {address!r} ({error}); start one: ray start --head") from error
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call,unused-ignore]
         wanted = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
-        fits = any(all(held.get(name, 0.0) >= num for name, num in wanted.items()) for held in machines)
+        fits = any(all(machine.get(name, 0.0) >= num for name, num in wanted.items()) for machine in machines)
         if todo and not fits:
             raise UserError(f"the Ray cluster has no machine with {wanted}; lower --cpus-per-run or --gpus-per-run")
-        task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=MOST_DEATHS)(_on_worker)
-        absolute = {k: v.absolute() if isinstance(v, Path) else v for k, v in words.items()}
+        task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=MAX_DEATHS)(_run_on_worker)
+        absolute = {k: v.absolute() if isinstance(v, Path) else v for k, v in options.items()}
         pending = {
             task.remote(status.job.config.to_json(), status.folder.absolute(), absolute): status for status in todo
         }
@@ -50,12 +50,12 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Engine:
                 try:
                     yield status, ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    yield status, f"its task failed on the cluster: {error}"[:MOST_REASON]
+                    yield status, f"its task failed on the cluster: {error}"[:MAX_REASON]
         for reference in pending:
             ray.cancel(reference)
 
     return engine
 
 
-def _on_worker(config: Mapping[str, Any], folder: Path, words: Mapping[str, Any]) -> str | None:
-    return work_once_free(config, folder, words, heed_signals=False)
+def _run_on_worker(config: Mapping[str, Any], folder: Path, options: Mapping[str, Any]) -> str | None:
+    return do_run_when_unlocked(config, folder, options, heed_signals=False)

@@ -56,7 +56,7 @@ class Preset:
         self, seeds: Sequence[int] | None = None, extra: Mapping[str, Any] | None = None, precision: str = "auto"
     ) -> list[Job]:
         """All its runs, with other seeds or further settings where given; all runs of one seed before the next."""
-        found: dict[str, Job] = {}
+        jobs: dict[str, Job] = {}
         for run in self.runs:
             for stream, method in itertools.product(_list(run, "stream"), _list(run, "method")):
                 for own in _grid(run.get("set", {})):
@@ -66,15 +66,15 @@ class Preset:
                     for seed in seeds or self.seeds:
                         config = self._config(run, stream, method, {**own, **(extra or {})}, seed, precision)
                         job = Job(f"{stream}/{label}/{seed}", config)
-                        if found.setdefault(job.name, job).config != config:
+                        if jobs.setdefault(job.name, job).config != config:
                             raise UserError(f"{self.name}: two runs are called {job.name}; tell them apart in `set`")
         names: dict[str, str] = {}
-        for job in found.values():
+        for job in jobs.values():
             other = names.setdefault(job.config.hash, job.name)
             if other != job.name:
                 raise UserError(f"{self.name}: {other} and {job.name} are the same run; leave one of them out")
-        order = {seed: place for place, seed in enumerate(seeds or self.seeds)}
-        return sorted(found.values(), key=lambda job: order[job.config.seed])
+        order = {seed: i for i, seed in enumerate(seeds or self.seeds)}
+        return sorted(jobs.values(), key=lambda job: order[job.config.seed])
 
     def _config(
         self, run: Mapping[str, Any], stream: str, method: str, own: Mapping[str, Any], seed: int, precision: str
@@ -105,8 +105,8 @@ def preset_text(name: str) -> str:
             return Path(name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"the preset {name} cannot be read ({error})") from error
-    known = {each: files("recollect.sweeps") / "presets" / f"{each}.toml" for each in preset_names()}
-    return str(lookup("preset", known, name).read_text(encoding="utf-8"))
+    paths = {preset: files("recollect.sweeps") / "presets" / f"{preset}.toml" for preset in preset_names()}
+    return str(lookup("preset", paths, name).read_text(encoding="utf-8"))
 
 
 def load_preset(name: str) -> Preset:
@@ -124,7 +124,7 @@ def _load(name: str, before: tuple[str, ...]) -> Preset:
     for key, kind, what in (("runs", list, "[[runs]]"), ("for", dict, '[for."rfe*"]'), ("about", str, 'about = "…"')):
         if not isinstance(data.get(key, kind()), kind):
             raise UserError(f"the preset {name} has {key} = {data[key]!r}; write {what}")
-    base = _load(_beside(data["like"], name), (*before, name)) if "like" in data else None
+    base = _load(_resolve_base(data["like"], name), (*before, name)) if "like" in data else None
     runs = tuple(data.get("runs", ())) or (base.runs if base else ())
     seeds = data.get("seeds", list(base.seeds) if base else [0])
     settings = dict(base.settings if base else {}) | data.get("for", {})
@@ -134,15 +134,15 @@ def _load(name: str, before: tuple[str, ...]) -> Preset:
     return Preset(name, data.get("about", base.about if base else ""), tuple(seeds), settings, runs)
 
 
-def _beside(other: Any, name: str) -> str:
-    """The name of a preset that another is like; a file's lies beside it."""
+def _resolve_base(other: Any, name: str) -> str:
+    """The name of the preset that another is like; a file name is relative to the preset's folder."""
     if not isinstance(other, str):
         raise UserError(f"the preset {name} is like {other!r}; give the name of a preset")
     return str(Path(name).parent / other) if other.endswith(".toml") else other
 
 
 def _problem(data: Mapping[str, Any], runs: Sequence[Any], seeds: Any, settings: Mapping[str, Any]) -> str:
-    """What is wrong with it, in words; nothing if all is well."""
+    """What is wrong with it, for a message; empty if nothing is."""
     unknown = sorted(data.keys() - KEYS)
     if unknown:
         return f"has {unknown[0]!r}; it may have {', '.join(sorted(KEYS))}"
@@ -160,7 +160,7 @@ def _problem(data: Mapping[str, Any], runs: Sequence[Any], seeds: Any, settings:
             return f"has the settings {run['set']!r} in a run; write set = {{ option = value }}"
         for key in ("stream", "method"):
             names = run[key] if isinstance(run[key], list) else [run[key]]
-            if not names or not all(isinstance(each, str) for each in names):
+            if not names or not all(isinstance(name, str) for name in names):
                 return f"has {key} = {run[key]!r} in a run; give a name or a list of names"
         flags = [key for key in ("measure_drift", "fixed_heads") if type(run.get(key, False)) is not bool]
         if flags:
@@ -174,7 +174,7 @@ def _list(run: Mapping[str, Any], key: str) -> list[str]:
 
 def _grid(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Every combination of the listed values; to give a list as a value, put it into a list."""
-    values = [each if isinstance(each, list) else [each] for each in settings.values()]
+    values = [value if isinstance(value, list) else [value] for value in settings.values()]
     for chosen in itertools.product(*values):
         yield dict(zip(settings, chosen, strict=True))
 

@@ -20,7 +20,7 @@ class Choice:
     stream: str
     method: str
     conditions: dict[str, Any]
-    """What tells these runs from others of the same stream and method that they cannot be compared with."""
+    """What distinguishes these runs from others of the same stream and method, with which they cannot be compared."""
     settings: dict[str, Any]
     """Those that differ among the runs tried, and the memory; named with their section unless it is the method."""
     validation: float
@@ -110,17 +110,17 @@ def _choose(group: _Group, groups: Iterable[_Group]) -> Choice | None:
 
 
 def _differences(group: _Group, groups: Iterable[_Group]) -> list[str]:
-    """Names of what tells the groups of one stream and method apart, but for the memory, which is always shown."""
+    """What differs between the groups of one stream and method, except for the memory, which is always shown."""
     same = [g for g in groups if all(g.conditions[key] == group.conditions[key] for key in ("stream", "method"))]
     varied = _varied(g.conditions for g in same)
     if "data" in varied:
-        known = [g.describe() for g in same]
-        varied += [key for key in _varied(known) if key not in varied and all(key in each for each in known)]
+        described = [g.describe() for g in same]
+        varied += [key for key in _varied(described) if key not in varied and all(key in d for d in described)]
     return [name for name in varied if name != "memory"]
 
 
 def _varied(dicts: Iterable[Mapping[str, Any]]) -> list[str]:
     """Keys whose values differ, or that some have and others have not."""
-    known = list(dicts)
-    names = dict.fromkeys(name for each in known for name in each)
-    return [name for name in names if len({repr(each.get(name)) for each in known}) > 1]
+    settings = list(dicts)
+    names = dict.fromkeys(name for options in settings for name in options)
+    return [name for name in names if len({repr(options.get(name)) for options in settings}) > 1]

@@ -10,8 +10,8 @@
     projection_dim = { low = 32, high = 128, step = 32 }
     stride = [1, 2]
 
-The study lies in `optuna.log` in the search's folder and goes on with the same command: what was cut is taken up at its
-last checkpoint, because a trial's folder is named by its configuration.
+The study is stored as `optuna.log` in the search's folder, and the same command resumes it: an interrupted trial
+resumes at its last checkpoint, because a trial's folder is named by its configuration.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any
 
 from recollect.engine.update import NonFiniteLossError
 from recollect.errors import UserError
-from recollect.runs import RunConfig, command_of, resolve, run, settled
+from recollect.runs import RunConfig, command_of, resolve, resolve_precision, run
 from recollect.storage import lock_folder
 
 KEYS = {"stream", "method", "seeds", "set", "space"}
-MOST_FAILED = 10  # trials in one call
+MAX_FAILED = 10  # trials in one call
 RANGE = {"low", "high", "log", "step"}
 
 
@@ -52,7 +52,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Trial:
-    """One that is done."""
+    """A finished trial."""
 
     number: int
     chosen: dict[str, Any]
@@ -73,7 +73,7 @@ def load_space(path: Path) -> Space:
         if not isinstance(data[name], str):
             raise UserError(f"the space {path}: {name} is a name, got {data[name]!r}")
     if not isinstance(data["space"], dict) or not data["space"]:
-        raise UserError(f"the space {path}: [space] names options and what to try of each, got {data['space']!r}")
+        raise UserError(f"the space {path}: [space] names options and the values to try, got {data['space']!r}")
     for name, values in data["space"].items():
         if not _is_range(values) and not (isinstance(values, list) and values):
             raise UserError(
@@ -102,10 +102,10 @@ def tune(
     num_trials: int,
     *,
     precision: str = "auto",
-    told: Callable[[Trial], None] = lambda trial: None,
-    **words: Any,
+    on_done: Callable[[Trial], None] = lambda trial: None,
+    **options: Any,
 ) -> list[Trial]:
-    """Search until so many trials are done in all; returns them, best first. `words` go to every run."""
+    """Search until `num_trials` trials are done in total; returns them, best first. `options` go to every run."""
     try:
         import optuna
         from optuna.storages import JournalStorage
@@ -118,9 +118,9 @@ def tune(
     out.mkdir(parents=True, exist_ok=True)
     log = str(out / "optuna.log")
     with lock_folder(out):
-        # Optuna's default lock is a symbolic link, which a kill leaves behind and `lock_folder` refuses.
+        # Optuna's default lock is a symbolic link, which a killed process leaves behind and `lock_folder` refuses.
         storage = JournalStorage(JournalFileBackend(log, lock_obj=JournalFileOpenLock(log)))
-        return _search(optuna, storage, space, out, num_trials, precision, told, words)
+        return _search(optuna, storage, space, out, num_trials, precision, on_done, options)
 
 
 def _search(
@@ -130,24 +130,24 @@ def _search(
     out: Path,
     num_trials: int,
     precision: str,
-    told: Callable[[Trial], None],
-    words: dict[str, Any],
+    on_done: Callable[[Trial], None],
+    options: dict[str, Any],
 ) -> list[Trial]:
-    device = str(words.get("device", "auto"))
+    device = str(options.get("device", "auto"))
 
     def validation(chosen: Mapping[str, Any]) -> float:
-        found = []
+        accuracies = []
         for seed in space.seeds:
             config = space.config(chosen, seed, precision)
             folder = out / f"{config.hash}-{seed}"
-            config = settled(config, folder, device, force=False)
-            command = command_of(config, folder, words.get("threads", 0))
-            result = run(config, folder, command=command, heed_signals=True, **words)
+            config = resolve_precision(config, folder, device, force=False)
+            command = command_of(config, folder, options.get("threads", 0))
+            result = run(config, folder, command=command, heed_signals=True, **options)
             accuracy = result["validation"]["til"]
             if accuracy is None:
                 raise UserError("there are no validation images to choose by; set stream.validation above 0")
-            found.append(accuracy)
-        return fmean(found)
+            accuracies.append(accuracy)
+        return fmean(accuracies)
 
     study = optuna.create_study(study_name="recollect", storage=storage, direction="maximize", load_if_exists=True)
     searched = hashlib.sha256(json.dumps(vars(space), sort_keys=True, default=str).encode()).hexdigest()
@@ -155,9 +155,9 @@ def _search(
         raise UserError(f"{out} holds a search of another space; choose another --out")
     study.set_user_attr("space", searched)
     done = optuna.trial.TrialState.COMPLETE
-    for cut in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
-        study.tell(cut.number, state=optuna.trial.TrialState.FAIL)
-        study.enqueue_trial(cut.params)
+    for interrupted in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
+        study.tell(interrupted.number, state=optuna.trial.TrialState.FAIL)
+        study.enqueue_trial(interrupted.params)
     failed = 0
     while len(study.get_trials(states=(done,))) < num_trials:
         study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
@@ -165,15 +165,15 @@ def _search(
         chosen = {name: _suggest(trial, name, values) for name, values in space.dimensions.items()}
         try:
             study.tell(trial, validation(chosen))
-        except UserError as error:  # a setting that cannot be had or trained; others can
+        except UserError as error:  # settings that are invalid or cannot be trained; others may work
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
             failed += 1
             warnings.warn(f"trial {trial.number} with {chosen} failed: {error}", stacklevel=2)
-            is_of_the_setting = isinstance(error, NonFiniteLossError) or study.get_trials(states=(done,))
-            if failed > MOST_FAILED or not is_of_the_setting:
+            is_due_to_settings = isinstance(error, NonFiniteLossError) or study.get_trials(states=(done,))
+            if failed > MAX_FAILED or not is_due_to_settings:
                 raise UserError(f"{failed} trials failed, the last one: {error}. Make the space narrower") from error
             continue
-        told(Trial(trial.number, chosen, study.trials[trial.number].values[0]))
+        on_done(Trial(trial.number, chosen, study.trials[trial.number].values[0]))
     trials = [Trial(t.number, dict(t.params), float(t.values[0])) for t in study.get_trials(states=(done,))]
     return sorted(trials, key=lambda trial: -trial.validation)
 

@@ -118,9 +118,9 @@ def resume(
     checkpoint_every
         Seconds between checkpoints within a phase; each phase and each task ends with one.
     """
-    from recollect.runs import begun
+    from recollect.runs import load_run
 
-    config, last_data_root = begun(folder)
+    config, last_data_root = load_run(folder)
     _run_and_print(
         config, folder, data_root=data_root or last_data_root, device=device, threads=threads,
         checkpoint_seconds=checkpoint_every,

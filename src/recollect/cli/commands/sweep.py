@@ -141,7 +141,7 @@ def tune(
         console.print(f"trial {trial.number}: {chosen}, validation {trial.validation:.2f} %", soft_wrap=True)
 
     options = {"data_root": data_root, "device": device, "threads": threads}
-    best = search(load_space(space), out, trials, precision=precision, told=print_trial, **options)[0]
+    best = search(load_space(space), out, trials, precision=precision, on_done=print_trial, **options)[0]
     console.print(
         f"Best of {trials}: [bold]{escape(str(best.chosen))}[/], validation {best.validation:.2f} %; "
         "the test images were not used."

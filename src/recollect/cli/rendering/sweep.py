@@ -50,7 +50,9 @@ def print_plan(
         if cost is not None and not done:
             hours, gigabytes = hours + cost.hours, gigabytes + cost.gigabytes
         cells = ("?", "?") if cost is None else (f"{60 * cost.hours:.1f}", f"{cost.gigabytes:.2f}")
-        table.add_row(escape(status.job.name), f"done: {escape(str(status.found_in))}" if done else "to do", *cells)
+        table.add_row(
+            escape(status.job.name), f"done: {escape(str(status.existing_result))}" if done else "to do", *cells
+        )
     console.print(table)
     unknown = f"; {num_unknown} of unknown size" if num_unknown else ""
     console.print(
@@ -86,10 +88,10 @@ def run_sweep(
             sweep(statuses, out, engine=engine, **options)
         console.print(_table(statuses, max_rows=len(statuses)))
     else:
-        sweep(statuses, out, engine=engine, told=_status_printer(console, len(statuses)), **options)
+        sweep(statuses, out, engine=engine, on_done=_status_printer(console, len(statuses)), **options)
     failed = [status for status in statuses if status.state == "failed"]
     num_done = sum(status.state == "done" for status in statuses)
-    elsewhere = sum(s.found_in is not None and not s.found_in.is_relative_to(out) for s in statuses)
+    elsewhere = sum(s.existing_result is not None and not s.existing_result.is_relative_to(out) for s in statuses)
     other = f" ({elsewhere} of them in other folders, to be given to recollect report too)" if elsewhere else ""
     console.print(f"{num_done} of {len(statuses)} runs are done; they are in [bold]{escape(str(out))}[/]{other}.")
     for status in failed:

@@ -1,0 +1,100 @@
+"""A run's config: defaults, settings, checks, and the hash that identifies it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from recollect.errors import UserError
+from recollect.methods import methods
+from recollect.runs import RunConfig, resolve
+
+
+def test_a_stream_has_its_own_defaults_and_settings_override_them() -> None:
+    config = resolve("split-digits", "rfe", 3, {"alpha": 0, "backbone.width": 4, "stream.tasks": 10})
+    assert config.backbone == "convnet"
+    assert config.training.epochs == 15
+    assert config.method_options.retrospect_epochs == 40
+    assert config.method_options.alpha == 0.0
+    assert config.backbone_options == {"width": 4}
+    assert config.stream_options.tasks == 10
+
+
+def test_real_streams_default_to_the_paper_s_settings() -> None:
+    config = resolve("split-cifar100", "rfe-b", 0)
+    assert (config.backbone, dict(config.backbone_options)["width"]) == ("resnet18", 64)
+    assert (config.training.epochs, config.training.learning_rate, config.training.batch_size) == (40, 5e-4, 32)
+    assert (config.training.patience, config.training.factor) == (3, 0.1)
+    options = config.method_options
+    assert (options.alpha, options.memory, options.auxiliary_dim, options.projection_dim) == (1.0, 500, 128, 128)
+    assert (options.retrospect_epochs or config.training.epochs, options.retrospect_learning_rate) == (40, 5e-3)
+    assert (config.stream_options.crop_padding, config.stream_options.validation) == (4, 0.1)
+
+
+def test_the_vit_has_the_paper_s_schedule() -> None:
+    config = resolve("split-cifar100", "rfe", 0, {"backbone": "vit-s16"})
+    assert (config.training.epochs, config.training.learning_rate) == (30, 1e-5)
+    assert config.method_options.retrospect_learning_rate == 5e-3
+    assert resolve("split-cifar100", "rfe", 0, {"backbone": "vit-s16", "epochs": 2}).training.epochs == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alhpa": 1}, "no option is called 'alhpa'; there are .*method.alpha"),
+        ({"alpha": "high"}, "method.alpha must be a number, got 'high'"),
+        ({"alpha": -1}, "alpha"),
+        ({"keep": "some"}, "method.keep must be none | previous | reservoir"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"epochs": 1.5}, "training.epochs must be a whole number, got 1.5"),
+        ({"epochs": True}, "training.epochs must be a whole number"),
+        ({"backbone": "vgg"}, "unknown backbone 'vgg'; choose from convnet"),
+        ({"auxiliary_dim": 7}, "auxiliary_dim must be even, got 7"),
+        ({"tasks": [["1"], 2]}, "stream.tasks must be a whole number | a list"),
+    ],
+)
+def test_bad_settings_are_refused_with_the_allowed_values(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message) if "|" in message else message):
+        resolve("split-digits", "rfe", 0, settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha": float("nan")}, "method.alpha must be a number, got nan"),
+        ({"alpha": float("inf")}, "method.alpha must be a number, got inf"),
+        ({"learning_rate": 10**400}, "training.learning_rate must be a number"),
+        ({"alpha": 2, "method.alpha": 3}, "alpha and method.alpha are the same option"),
+        ({"image_size": 32}, "no option is called 'image_size'"),
+    ],
+)
+def test_values_that_are_not_finite_or_given_twice_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        resolve("split-digits", "rfe", 0, settings)
+
+
+@pytest.mark.parametrize("name", sorted(methods()))
+def test_config_json_rebuilds_the_config(name: str) -> None:
+    config = resolve("split-digits", name, 7, {"epochs": 3}, fixed_heads=True, measure_drift=True, precision="bf16")
+    again = RunConfig.from_json(json.loads(json.dumps(config.to_json())))
+    assert again == config
+    assert again.hash == config.hash
+    edited = config.to_json() | {"seed": 8}
+    with pytest.raises(UserError, match="does not match its own hash"):
+        RunConfig.from_json(edited)
+    with pytest.raises(UserError, match="not a run's config"):
+        RunConfig.from_json({"stream": "x"})
+
+
+def test_every_setting_changes_the_hash() -> None:
+    base = resolve("split-digits", "rfe", 0)
+    others = [
+        resolve("split-digits", "rfe", 1),
+        resolve("split-digits", "rfe-p", 0),
+        resolve("split-digits", "rfe", 0, {"alpha": 2}),
+    ]
+    others += [resolve("split-digits", "rfe", 0, precision="bf16"), resolve("split-digits", "rfe", 0, {"width": 8})]
+    assert len({config.hash for config in [base, *others]}) == 6
