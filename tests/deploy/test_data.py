@@ -89,9 +89,9 @@ def test_exif_orientation_is_applied(tmp_path: Path) -> None:
         exif[0x0112] = orientation
         path = tmp_path / f"{orientation}.png"
         Image.fromarray(array).save(path, exif=exif)
-        found = read_images([path], 32)[0, 0].numpy()
-        assert found[side].min() > 250, orientation
-        assert found.mean() == pytest.approx(255 / 4)
+        pixels = read_images([path], 32)[0, 0].numpy()
+        assert pixels[side].min() > 250, orientation
+        assert pixels.mean() == pytest.approx(255 / 4)
 
 
 def test_phone_formats_are_read_and_system_files_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +137,8 @@ def test_32_bit_grey_images_are_scaled_by_their_range(tmp_path: Path) -> None:
     for name, values in (("bytes", ramp // 4), ("deep", ramp // 4 * 257), ("beyond", ramp * 100), ("below", ramp - 1)):
         Image.fromarray(values.astype(np.int32)).save(tmp_path / f"{name}.tif")
     for name in ("bytes", "deep"):
-        found = read_images([tmp_path / f"{name}.tif"], 32)
-        assert np.array_equal(found[0, 0], ramp // 4)
+        images = read_images([tmp_path / f"{name}.tif"], 32)
+        assert np.array_equal(images[0, 0], ramp // 4)
     for name, span in (("beyond", "0 to 102300"), ("below", "-1 to 1022")):
         with pytest.raises(UserError, match=rf"{name}.tif is not a readable image \(pixels from {span}"):
             read_images([tmp_path / f"{name}.tif"], 32)
@@ -150,16 +150,16 @@ def test_class_name_unknown_is_reserved() -> None:
 
 
 def test_unicode_spellings_of_a_class_name_are_equal() -> None:
-    found = read_labelled((random_images(num=4), ["\u00e9", "e\u0301", "\u00e9", "a"]), 32)
-    assert found.class_names == ("a", "\u00e9")
+    data = read_labelled((random_images(num=4), ["\u00e9", "e\u0301", "\u00e9", "a"]), 32)
+    assert data.class_names == ("a", "\u00e9")
 
 
 def test_all_unreadable_images_are_listed_with_a_reason(tmp_path: Path) -> None:
     root = write_photos(tmp_path / "p")
     (root / "a" / "empty.png").write_bytes(b"")
     (root / "a" / "text.jpg").write_text("hello")
-    whole = (root / "b" / "0.png").read_bytes()
-    (root / "b" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    content = (root / "b" / "0.png").read_bytes()
+    (root / "b" / "truncated.png").write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError) as caught:
         read_labelled(root, 32)
     lines = str(caught.value).splitlines()
@@ -204,7 +204,7 @@ class Photos(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[Any, int]:
         image = np.full((300, 300, 3), index, np.uint8)
         self.alive.append(weakref.ref(image))
-        self.most = max(self.most, sum(each() is not None for each in self.alive))
+        self.most = max(self.most, sum(reference() is not None for reference in self.alive))
         return image, index % 2
 
 

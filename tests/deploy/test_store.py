@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,14 @@ def test_a_model_with_a_custom_backbone_is_saved_and_loaded(tmp_path: Path) -> N
     assert (again.predict_proba(x) == model.predict_proba(x)).all()
     with pytest.raises(UserError, match="a custom backbone; pass the same module"):
         ContinualClassifier.load(tmp_path / "model", device="cpu").predict(x)
+
+
+def test_class_means_under_their_earlier_name_are_loaded() -> None:
+    model = train_model("may")
+    tensors = {name.replace("identity.rule.", "means."): tensor for name, tensor in model.model.tensors.items()}
+    assert tensors.keys() != model.model.tensors.keys()
+    earlier = ContinualClassifier.of(replace(model.model, tensors=tensors), device="cpu")
+    assert np.array_equal(earlier.predict_proba(random_images()), model.predict_proba(random_images()))
 
 
 def test_unicode_spellings_of_a_task_name_are_equal(tmp_path: Path) -> None:
