@@ -25,16 +25,8 @@ from recollect.methods import BaselineConfig, CachedFunctions, Learner, Phase, S
 from recollect.nets.convnet import ConvNet
 from recollect.rng import Key
 from recollect.streams import Batch, Stream, TaskInfo, augment
-from recollect.testing.harness import pictures
 
 SMALL = {"memory": 8, "auxiliary_dim": 8, "projection_dim": 4}
-
-
-def make_stream(
-    sizes: tuple[int, ...] = (2, 2), per_class: int = 10, size: int = 16, channels: int = 3, seed: int = 0
-) -> Stream:
-    """Random images whose brightness tells the class, in tasks of the given sizes."""
-    return pictures(sizes, size=size, channels=channels, per_class=per_class, seed=seed)
 
 
 def make_learner(

@@ -24,13 +24,13 @@ def discover(package: str, table: str) -> dict[str, Any]:
     modules = (importlib.import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(root.__path__))
     tables: list[Mapping[str, Any]] = [getattr(module, table) for module in modules if hasattr(module, table)]
     tables += [point.load() for point in _entry_points(f"recollect.{table.lower()}", tuple(sys.path))]
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for rows in tables:
         for name, row in rows.items():
-            if name in found:
+            if name in merged:
                 raise UserError(f"two {table.lower()} are called {name!r}; rename one of them")
-            found[name] = row
-    return dict(sorted(found.items()))
+            merged[name] = row
+    return dict(sorted(merged.items()))
 
 
 @cache

@@ -101,7 +101,7 @@ def test_a_reader_scores_as_the_learner_does(name: str, identity: str) -> None:
     learner = make_learner(name, stream, epochs=2, identity=identity, fixed_heads=(2, 3, 2))
     untaught = copy.deepcopy(learner)
     teach(learner, stream)
-    x = stream.pixels.plain(stream.tasks[1].test.take(torch.arange(6))[0]).double()
+    x = stream.pixels.normalise(stream.tasks[1].test.take(torch.arange(6))[0]).double()
     for each in (learner.double().eval(), untaught.double().eval()):
         with torch.no_grad():
             found, expected = each.reader(torch.float64, without_chain=True)(x), each.scores(x)

@@ -195,7 +195,7 @@ def test_a_draw_that_every_rank_has_in_full_is_augmented_alike() -> None:
         assert len(past.labels) == 16
         nothing = torch.zeros(0)
         batch = Batch(nothing, nothing, nothing, pixels, Key(0), shard=shard)
-        shown.append(batch.augmented(past, "view"))
+        shown.append(batch.augment(past, "view"))
     assert torch.equal(*shown)
 
 

@@ -198,8 +198,8 @@ def test_every_method_trains_resumes_and_reads_as_on_the_cpu(
 def assert_reads_alike(found: Learner[Any], expected: Learner[Any], device: torch.device) -> None:
     """Scores, the fast reader's and features are the CPU's."""
     images = STREAM.tasks[0].test.take(torch.arange(6))[0]
-    x = STREAM.pixels.plain(images)
-    seen = STREAM.pixels.plain(images.to(device))
+    x = STREAM.pixels.normalise(images)
+    seen = STREAM.pixels.normalise(images.to(device))
     pairs = [(each.eval().scores, each.reader(without_chain=True)) for each in (found, expected)]
     for read, read_on_cpu in zip(*pairs, strict=True):
         mine, theirs = vars(read(seen)), vars(read_on_cpu(x))

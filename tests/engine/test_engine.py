@@ -92,7 +92,7 @@ def test_both_evaluations_against_image_by_image(name: str) -> None:
         for i in range(len(task.test)):
             image, label = task.test.take(torch.tensor([i]))
             with torch.no_grad():
-                scores = learner.scores(stream.pixels.plain(image))
+                scores = learner.scores(stream.pixels.normalise(image))
             own = scores.til[0, first : first + task.info.num_classes].tolist()
             til += own.index(max(own)) == int(label) - first
             everything = scores.cil[0].tolist()
@@ -255,7 +255,7 @@ def empty(path: Path) -> None:
 @pytest.mark.parametrize("harm", [flip_a_bit, cut_in_half, empty, Path.unlink])
 @pytest.mark.parametrize("file", ["state.safetensors", "state.json"])
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(harm: Any, file: str, tmp_path: Path) -> None:
-    """Said, and to the same bits; where none is whole the run is refused."""
+    """Said, and to the same bits; where none is intact the run is refused."""
     stream = make_stream()
     whole = make_learner("finetune", stream)
     record = teach(whole, stream, checkpoints=tmp_path).record
@@ -268,14 +268,14 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(harm: Any, file:
     assert all(torch.equal(tensor, learner.state_dict()[key]) for key, tensor in whole.state_dict().items())
     for path in tmp_path.glob("task-*"):
         harm(path / file)
-    with pytest.raises(UserError, match="is damaged .*, and there is no other; remove .* to start anew"):
+    with pytest.raises(UserError, match="is damaged .*, and there is no other; remove .* to start over"):
         teach(make_learner("finetune", stream), stream, checkpoints=tmp_path)
 
 
 def test_a_checkpoint_of_another_run_or_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = make_stream()
     teach(make_learner("finetune", stream), stream, checkpoints=tmp_path, run="mine")
-    with pytest.raises(UserError, match=r"task-002 is of another run \(mine\); move it away to start anew"):
+    with pytest.raises(UserError, match=r"task-002 is of another run \(mine\); move it away to start over"):
         teach(make_learner("finetune", stream), stream, checkpoints=tmp_path, run="yours")
     monkeypatch.setattr(checkpoint, "FORMAT", 2)
     with pytest.raises(UserError, match="task-002 is of format 1; move it away"):
@@ -312,7 +312,7 @@ def test_a_crash_while_saving_leaves_the_last_checkpoint(tmp_path: Path, monkeyp
 
     with monkeypatch.context() as patched:
         patched.setattr("recollect.engine.checkpoint.os.replace", crash)
-        with pytest.raises(UserError, match="task-002 cannot be written .disk full.; .*task-001 is whole. Make room"):
+        with pytest.raises(UserError, match="task-002 cannot be written .disk full.; .*task-001 is intact. Make room"):
             checkpoint.save(tmp_path, "task-002", {"a": torch.zeros(2)}, {"n": 2})
     found = checkpoint.load_latest(tmp_path)
     assert found is not None
@@ -396,7 +396,7 @@ def test_drift_against_features_taken_by_hand() -> None:
     learner = make_learner("rfe", stream, alpha=0.0, epochs=3)
     record = teach(learner, stream, drift=True).record
     learner.eval()
-    x = stream.pixels.plain(stream.tasks[0].test.take(torch.arange(len(stream.tasks[0].test)))[0])
+    x = stream.pixels.normalise(stream.tasks[0].test.take(torch.arange(len(stream.tasks[0].test)))[0])
     with torch.no_grad():
         now, back = learner.network.backbone(x), learner.rfe.rewind(x, learner.network.backbone(x), to=0)
     assert record.drifted[1][0] == pytest.approx(float((now - original).square().mean().sqrt()), rel=1e-4)

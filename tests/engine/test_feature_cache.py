@@ -46,7 +46,7 @@ def test_cached_outputs_equal_the_functions_of_the_view_shown(plain: bool) -> No
             assert torch.allclose(views.outputs(view, positions)[name], module(x.double()), rtol=1e-12)
     assert not torch.equal(seen[0], seen[1])
     if plain:
-        assert torch.equal(seen[3], stream.pixels.plain(split.take(positions)[0]))
+        assert torch.equal(seen[3], stream.pixels.normalise(split.take(positions)[0]))
     mixed = torch.tensor([2, 0, 1, 2])
     expected = torch.stack([seen[v][row] for row, v in enumerate(mixed.tolist())])
     assert torch.equal(views.show(mixed, positions), expected)

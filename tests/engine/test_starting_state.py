@@ -13,7 +13,7 @@ from recollect.engine import Engine, Runtime, Training
 from recollect.errors import StoppedError
 from recollect.methods import Learner, methods
 from recollect.streams import Stream
-from recollect.testing.harness import EPOCHS, build, made_small, pictures, teach
+from recollect.testing.harness import EPOCHS, build, make_small, pictures, teach
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("finetune", {}),
@@ -26,7 +26,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 def restored(method: str, options: dict[str, Any], stream: Stream, num_learned: int) -> Learner[Any]:
     """A new learner in the state that another has after its first tasks."""
-    row = made_small(methods()[method], **options)
+    row = make_small(methods()[method], **options)
     first = build(row, stream)
     teach(first, replace(stream, tasks=stream.tasks[:num_learned]))
     learner = build(row, stream)
@@ -43,7 +43,7 @@ def test_learning_from_a_starting_state_gives_the_same_bits(
     method: str, options: dict[str, Any], num_learned: int
 ) -> None:
     stream = pictures([2, 2, 2])
-    expected = build(made_small(methods()[method], **options), stream)
+    expected = build(make_small(methods()[method], **options), stream)
     teach(expected, stream)
     learner = restored(method, options, stream, num_learned)
     teach(learner, stream, num_learned=num_learned)
@@ -53,7 +53,7 @@ def test_learning_from_a_starting_state_gives_the_same_bits(
 
 
 def test_deployable_state_of_rfe_holds_neither_teacher_nor_adapter() -> None:
-    learner = build(made_small(methods()["rfe"]), stream := pictures([2, 2]))
+    learner = build(make_small(methods()["rfe"]), stream := pictures([2, 2]))
     teach(learner, stream)
     omitted = learner.state_dict().keys() - learner.deployable_state().keys()
     assert {name.split(".")[1] for name in omitted} == {"anchor", "adapter"}

@@ -64,7 +64,7 @@ def test_er_adds_cross_entropy_on_a_replayed_batch(units: str) -> None:
     assert set(learner.memory.tasks.tolist()) == {0}
     batch = batch_of(stream, 1)
     past = learner.memory.sample(8, batch.rng("replay"))
-    x = torch.cat([batch.x, batch.augmented(past, "replayed view")])
+    x = torch.cat([batch.x, batch.augment(past, "replayed view")])
     logits = copy.deepcopy(learner.network).train()(x)
     if units != "task":
         logits = logits[:, :5] if units == "seen" else logits
@@ -162,7 +162,7 @@ def test_every_method_takes_tasks_of_any_size(name: str, sizes: tuple[int, ...])
     stream = make_stream(sizes)
     learner = make_learner(name, stream)
     record = teach(learner, stream).record
-    x = stream.pixels.plain(stream.tasks[0].test.take(torch.arange(4))[0])
+    x = stream.pixels.normalise(stream.tasks[0].test.take(torch.arange(4))[0])
     with torch.no_grad():
         scores = learner.eval().scores(x)
     assert scores.til.shape == scores.cil.shape == (4, sum(sizes))

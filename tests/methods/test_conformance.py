@@ -25,7 +25,7 @@ from tests.support import Plain, make_learner, make_stream
 @pytest.mark.parametrize("check", [*testing.CHECKS, testing.memory_stays_within_its_budget], ids=lambda c: c.__name__)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_every_method_conforms(name: str, check: Any) -> None:
-    check(testing.made_small(methods()[name]))  # raises what it expected
+    check(testing.make_small(methods()[name]))  # raises what it expected
 
 
 class Wanders(Plain):

@@ -24,10 +24,10 @@ def learn(name: str, **options: Any) -> tuple[Any, np.ndarray, np.ndarray, np.nd
     with torch.no_grad():
         for task in STREAM.tasks:
             images, y = task.train.take(torch.arange(len(task.train)))
-            features.append(learner.network.backbone(STREAM.pixels.plain(images)).double())
+            features.append(learner.network.backbone(STREAM.pixels.normalise(images)).double())
             labels.append(y)
             tests.append(task.test.take(torch.arange(len(task.test)))[0])
-        x = STREAM.pixels.plain(torch.cat(tests))
+        x = STREAM.pixels.normalise(torch.cat(tests))
         scores = learner.scores(x)
         assert torch.equal(scores.til, scores.cil)
         return (

@@ -37,13 +37,13 @@ class Linear(nn.Module):
 class Double:
     """Shows stored images in double precision, without augmentation."""
 
-    def plain(self, images: Tensor) -> Tensor:
+    def normalise(self, images: Tensor) -> Tensor:
         return images.double() / 100
 
     def draw(self, num: int, rng: torch.Generator) -> Moves:
         return Moves(*torch.zeros(3, num))
 
-    def moved(self, images: Tensor, moves: Moves) -> Tensor:
+    def crop_and_flip(self, images: Tensor, moves: Moves) -> Tensor:
         return images
 
 
@@ -54,11 +54,11 @@ STREAM = make_stream((2, 3, 2), per_class=6, channels=1)
 def batch_of(task: int = NOW, num: int = 7) -> Batch:
     split = STREAM.tasks[task].train
     images, labels = split.take(torch.arange(len(split))[:: max(1, len(split) // num)][:num])
-    return Batch(images, PIXELS.plain(images), labels, PIXELS, Key(3) / task)
+    return Batch(images, PIXELS.normalise(images), labels, PIXELS, Key(3) / task)
 
 
 def as_pairs(images: Tensor, labels: Tensor) -> list[tuple[np.ndarray, int]]:
-    x = nn.functional.avg_pool2d(PIXELS.plain(images), 4).flatten(1).numpy()
+    x = nn.functional.avg_pool2d(PIXELS.normalise(images), 4).flatten(1).numpy()
     return [(row, int(y)) for row, y in zip(x, labels, strict=True)]
 
 

@@ -62,7 +62,7 @@ def test_stage_one_adds_a_second_mean_over_memory() -> None:
     batch = batch_of(stream, 1)
     student, teacher = copy.deepcopy(learner.network.backbone).train(), copy.deepcopy(learner.network.backbone).eval()
     past = learner.past.memory.sample(8, batch.rng("replay"))
-    view = batch.augmented(past, "replayed view")
+    view = batch.augment(past, "replayed view")
     f = student(torch.cat([batch.x, view]))
     expected = F.cross_entropy(learner.network.heads[1](f[:8]), batch.y - 2)
     expected = expected + 0.7 * (mse(f[:8], teacher(batch.x)) + mse(f[8:], teacher(view)))
@@ -125,7 +125,7 @@ def test_recall_compares_each_sample_in_its_own_domain(stride: int, target: str)
     learner.eval()
     newest_domain = {1: 2, 2: 2}[stride]
     past = memory.sample(8, batch.rng("recall"))
-    views, plain = batch.augmented(past, "recalled view"), batch.plain(past.images)
+    views, plain = batch.augment(past, "recalled view"), batch.normalise(past.images)
     errors, domains = [], set()
     for i in range(8):
         domain = int(past.values["domain"][i])
@@ -153,8 +153,8 @@ def test_recall_on_kept_views_is_recall_on_those_views(target: str) -> None:
     for slot, view in zip(slots.tolist(), chosen, strict=True):
         image, domain = memory.images[slot : slot + 1], int(memory.get_buffer("domain")[slot])
         kinds.add(domain)
-        moved = stream.pixels.moved(image, moves[view].at(torch.tensor([slot])))
-        x = stream.pixels.plain(moved if domain == 1 or target == "stored" else image)
+        moved = stream.pixels.crop_and_flip(image, moves[view].at(torch.tensor([slot])))
+        x = stream.pixels.normalise(moved if domain == 1 or target == "stored" else image)
         f = chain.rewind(x, learner.network.backbone(x), to=domain)
         stored = memory.get_buffer("feature")[slot : slot + 1]
         errors.append(mse(f, learner.rfe.anchor(x) if domain == 1 and target == "view" else stored))
@@ -183,7 +183,7 @@ def test_stored_features_are_taken_on_the_plain_image_at_the_end_of_the_own_task
         teach(learner, part)
         memory = learner.past.memory
         now = memory.tasks[: len(memory)] == num - 1
-        x = stream.pixels.plain(memory.images[: len(memory)][now])
+        x = stream.pixels.normalise(memory.images[: len(memory)][now])
         learner.eval()
         with torch.no_grad():
             assert torch.allclose(
@@ -261,7 +261,7 @@ def test_class_incremental_average_is_the_concatenated_softmaxes_over_n(name: st
     with pytest.warns(UserWarning, match="cannot rank a task of one class"):
         teach(learner, stream)
     learner.eval()
-    x = stream.pixels.plain(stream.tasks[0].test.take(torch.arange(5))[0])
+    x = stream.pixels.normalise(stream.tasks[0].test.take(torch.arange(5))[0])
     with torch.no_grad():
         scores = learner.scores(x)
         f = learner.network.backbone(x)
@@ -398,7 +398,7 @@ def test_stored_targets_in_stage_one() -> None:
     batch = batch_of(stream, 1)
     student, teacher = copy.deepcopy(learner.network.backbone).train(), copy.deepcopy(learner.network.backbone).eval()
     past = learner.past.memory.sample(8, batch.rng("replay"))
-    f = student(torch.cat([batch.x, batch.augmented(past, "replayed view")]))
+    f = student(torch.cat([batch.x, batch.augment(past, "replayed view")]))
     expected = F.cross_entropy(learner.network.heads[1](f[:8]), batch.y - 2)
     expected = expected + 0.7 * (mse(f[:8], teacher(batch.x)) + mse(f[8:], past.values["feature"]))
     assert torch.allclose(loss_of(phases(learner, stream, 1)["fit"], batch), expected, atol=1e-6)
@@ -414,7 +414,7 @@ def test_end_to_end_leads_to_the_anchor_on_stream_and_memory(stride: int) -> Non
             parameter.add_(0.05)  # so that the anchor differs from f_{t-1} also at stride 1
     student = copy.deepcopy(learner.network.backbone).train()
     past = learner.past.memory.sample(8, batch.rng("replay"))
-    x = torch.cat([batch.x, batch.augmented(past, "replayed view")])
+    x = torch.cat([batch.x, batch.augment(past, "replayed view")])
     f, last = student(x), learner.rfe.chain.num_hops - 1
     back = learner.rfe.chain.retrospectors[last](f, learner.rfe.chain.auxiliaries[last](x))
     target = learner.rfe.anchor(x)
@@ -466,7 +466,7 @@ def test_retrospectors_of_identity_earn_nothing() -> None:
     stream = make_stream((2, 2, 2))
     learner = make_learner("rfe", stream, alpha=0.0, epochs=3)
     warm(learner, stream, 3)
-    x = stream.pixels.plain(stream.tasks[0].test.take(torch.arange(8))[0])
+    x = stream.pixels.normalise(stream.tasks[0].test.take(torch.arange(8))[0])
     with torch.no_grad():
         scores = learner.eval().scores(x)
         assert not torch.allclose(scores.til[:, :4], scores.til_without_chain[:, :4])
@@ -550,7 +550,7 @@ def test_class_means_take_one_image_a_class(sizes: tuple[int, ...]) -> None:
     learner = make_learner("rfe", stream, identity="class-means")
     with pytest.warns(UserWarning, match="no validation images"):
         teach(learner, stream)
-    x = stream.pixels.plain(stream.tasks[0].train.take(torch.arange(1))[0])
+    x = stream.pixels.normalise(stream.tasks[0].train.take(torch.arange(1))[0])
     with torch.no_grad():
         p = learner.eval().scores(x).cil
     assert bool(torch.isfinite(p).all())
@@ -563,7 +563,7 @@ def test_fixed_heads_rank_only_what_is_learned() -> None:
         learner = make_learner("rfe", stream, fixed_heads=(2, 3), identity=identity)
         warm(learner, stream, 1)
         with torch.no_grad():
-            cil = learner.eval().scores(stream.pixels.plain(stream.tasks[0].test.take(torch.arange(3))[0])).cil
+            cil = learner.eval().scores(stream.pixels.normalise(stream.tasks[0].test.take(torch.arange(3))[0])).cil
         assert cil.shape == (3, 2)
         if identity == "average":
             assert cil.sum(1).tolist() == pytest.approx([1.0] * 3, abs=1e-5)

@@ -49,7 +49,7 @@ def test_new_heads_start_as_discriminants_of_pretrained_features() -> None:
     learner.eval().prepare_task(task.info, data)
     images, labels = task.train.take(torch.arange(len(task.train)))
     with torch.no_grad():
-        logits = learner.network(stream.pixels.plain(images))
+        logits = learner.network(stream.pixels.normalise(images))
     assert (logits.argmax(1) == labels).float().mean() > 0.8
     assert nn.functional.cross_entropy(logits, labels) < 0.9 * torch.tensor(3.0).log()
 

@@ -161,7 +161,7 @@ def test_a_disk_that_fills_up_is_said_and_the_last_checkpoint_stays(tmp_path: Pa
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "cannot be written" in done.stderr
-    assert "is whole" in done.stderr
+    assert "is intact" in done.stderr
     assert not (out / "checkpoint" / "unfinished").exists()
     kept = checkpoint.newest(out / "checkpoint")
     assert kept is not None

@@ -118,7 +118,7 @@ def test_tensors_are_checked() -> None:
 def test_plain_is_normalised_and_nothing_else() -> None:
     pixels = Pixels((0.5, 0.25, 0.0), (0.5, 0.25, 1.0))
     images = torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
-    found = pixels.plain(images)
+    found = pixels.normalise(images)
     for c, (mean, std) in enumerate(zip(pixels.mean, pixels.std, strict=True)):
         assert torch.allclose(found[:, c], (images[:, c] / 255 - mean) / std, atol=1e-6)
 
@@ -127,7 +127,7 @@ def test_plain_is_normalised_and_nothing_else() -> None:
 def test_each_image_gets_its_own_crop_and_flip(flip: bool) -> None:
     pixels = Pixels((0.0,), (1.0,), padding=2, flip=flip)
     one = torch.randint(1, 256, (1, 1, 8, 8), dtype=torch.uint8)
-    moved = pixels.moved(one.expand(400, 1, 8, 8), pixels.draw(400, torch.Generator().manual_seed(0)))
+    moved = pixels.crop_and_flip(one.expand(400, 1, 8, 8), pixels.draw(400, torch.Generator().manual_seed(0)))
     canvas = torch.zeros(12, 12, dtype=torch.uint8)
     canvas[2:10, 2:10] = one[0, 0]
     views = {}
@@ -141,7 +141,7 @@ def test_each_image_gets_its_own_crop_and_flip(flip: bool) -> None:
     assert len(set(drawn)) == len(views)
     shares = torch.tensor([drawn.count(view) for view in views.values()]) / len(drawn)
     assert bool((shares > 0.2 / len(views)).all())
-    again = pixels.moved(one.expand(400, 1, 8, 8), pixels.draw(400, torch.Generator().manual_seed(0)))
+    again = pixels.crop_and_flip(one.expand(400, 1, 8, 8), pixels.draw(400, torch.Generator().manual_seed(0)))
     assert torch.equal(moved, again)
 
 

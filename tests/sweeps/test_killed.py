@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from recollect.engine import StopRequest, listening
+from recollect.engine import StopRequest, catch_signals
 from recollect.errors import StoppedError
 from recollect.storage import LockedError, lock_folder
 from recollect.sweeps import execute, in_process, plan, sweep
@@ -108,6 +108,6 @@ def test_a_request_to_stop_works_with_stderr_closed(monkeypatch: pytest.MonkeyPa
             raise BrokenPipeError
 
     monkeypatch.setattr("sys.stderr", Closed())
-    with listening() as stop:
+    with catch_signals() as stop:
         signal.raise_signal(signal.SIGTERM)
     assert stop.number == signal.SIGTERM

@@ -90,7 +90,7 @@ class RetrospectorChain(nn.Module):
             modules.append(module)
 
     def train(self, mode: bool = True) -> Self:
-        """Frozen parts stay in evaluation mode, so that a norm or dropout in an old h cannot wake."""
+        """Frozen parts stay in evaluation mode, so that a norm or dropout in an old h stays frozen too."""
         super().train(mode)
         for module in (*self.retrospectors, *self.auxiliaries):
             if not any(parameter.requires_grad for parameter in module.parameters()):

@@ -1,4 +1,4 @@
-"""A linear discriminant over class statistics, as a layer: scores W z + b, made anew when statistics have changed."""
+"""A linear discriminant over class statistics, as a layer: scores W z + b, recomputed when the statistics change."""
 
 from __future__ import annotations
 

@@ -44,9 +44,11 @@ def _traced(module: nn.Module, example_shape: tuple[int, ...]) -> nn.Module:
         # cannot be branched on, counted, or given to other libraries. Such a module is read as it is.
         return module
     _fold(graph)
-    found: Tensor = graph(x)
-    alike = found.shape == expected.shape and bool((found - expected).abs().max() <= TOLERANCE * expected.abs().max())
-    return graph if alike else module
+    computed: Tensor = graph(x)
+    if computed.shape != expected.shape:
+        return module
+    error = (computed - expected).abs().max()
+    return graph if bool(error <= TOLERANCE * expected.abs().max()) else module
 
 
 def _fold(graph: fx.GraphModule) -> None:

@@ -22,7 +22,7 @@ from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.names import check_task_name
 from recollect.deploy.reader import Reader, compute_features, make_pixels, new_learner, restore_learner, task_infos
 from recollect.device import to_host
-from recollect.engine import Engine, Observer, Runtime, StopRequest, Training, checkpoint, listening
+from recollect.engine import Engine, Observer, Runtime, StopRequest, Training, catch_signals, checkpoint
 from recollect.errors import UserError
 from recollect.rng import Key
 from recollect.streams import Split, Stream, Task, TaskInfo
@@ -70,7 +70,7 @@ def learn_task(
         _remove_other_checkpoints(work)
     stream = _make_stream(before, data, TaskInfo(len(past), name, data.class_names), train, validation)
     training = Training(epochs=settings.epochs, learning_rate=settings.learning_rate, batch_size=settings.batch_size)
-    with listening() if heed_signals else nullcontext(StopRequest()) as stop:
+    with catch_signals() if heed_signals else nullcontext(StopRequest()) as stop:
         engine = Engine(
             learner, stream, training, runtime, settings.seed, num_learned=len(past), observer=observer,
             checkpoints=work / identity, checkpoint_seconds=checkpoint_seconds, run=identity, stop=stop,

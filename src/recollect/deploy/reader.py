@@ -155,4 +155,4 @@ def compute_features(
 def plain_batches(images: Tensor, pixels: Pixels, runtime: Runtime) -> Iterator[Tensor]:
     """Normalised images on the device, in order."""
     for part in split_rows(images, BATCH_SIZE):
-        yield pixels.plain(part.to(runtime.device))
+        yield pixels.normalise(part.to(runtime.device))

@@ -2,7 +2,7 @@
 
 `task-NNN/` is the state after so many tasks, `task-NNN.phase-…/` a moment inside the next one; names sort by time.
 Each holds `state.safetensors` and `state.json` with the former's hash and its own, the format and what run it belongs
-to. The last two are kept, and a damaged one is passed over for the one before.
+to. The last two are kept, and a damaged one is skipped for the one before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from recollect.storage import UNFINISHED, seal, seal_matches, sync, write_json
 from recollect.storage.documents import load_json
 from recollect.storage.tensors import load_tensors, save_tensors
 
-KEPT = 2
+NUM_KEPT = 2
 FORMAT = 1
 REPLACED = "-replaced"
 
@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
 
 
 class _DamagedError(Exception):
-    """Said of one checkpoint."""
+    """One checkpoint is damaged."""
 
 
 def save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping[str, Any], run: str = "") -> Path:
@@ -61,8 +61,8 @@ def save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping[
         return _save(folder, name, tensors, state, run)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-        found = newest(folder)
-        good = f"{found} is whole" if found else "there is no earlier one"
+        last = newest(folder)
+        good = f"{last} is intact" if last else "there is no earlier one"
         raise UserError(
             f"the checkpoint {folder / name} cannot be written ({error}); {good}. Make room or mend the permissions, "
             "and run the same command again"
@@ -84,7 +84,7 @@ def _save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping
         os.replace(final, before)
     os.replace(aside, final)
     sync(folder)
-    for old in (*folder.glob(f"*{REPLACED}"), *ordered(folder)[:-KEPT]):
+    for old in (*folder.glob(f"*{REPLACED}"), *ordered(folder)[:-NUM_KEPT]):
         shutil.rmtree(old, ignore_errors=True)
     return final
 
@@ -100,12 +100,12 @@ def ordered(folder: Path) -> list[Path]:
 
 def newest(folder: Path) -> Path | None:
     """The last checkpoint, if there is any."""
-    found = ordered(folder)
-    return found[-1] if found else None
+    checkpoints = ordered(folder)
+    return checkpoints[-1] if checkpoints else None
 
 
 def keep_only(folder: Path, name: str) -> None:
-    """Remove every checkpoint but one that is whole, so that nothing dropped since lives on in older ones."""
+    """Remove every checkpoint but one that is intact, so that older ones hold no samples that were dropped since."""
     load_one(folder / name)
     for other in ordered(folder):
         if other.name != name:
@@ -125,7 +125,7 @@ def load_latest(folder: Path, run: str = "") -> tuple[dict[str, Tensor], dict[st
             about = _read(path)
             if about["format"] != FORMAT or about["run"] != run:
                 what = f"format {about['format']}" if about["format"] != FORMAT else f"another run ({about['run']})"
-                raise UserError(f"the checkpoint {path} is of {what}; move it away to start anew")
+                raise UserError(f"the checkpoint {path} is of {what}; move it away to start over")
             tensors = _load(path, about)
         except _DamagedError as error:
             damaged[path] = f"{path} is damaged ({error})"
@@ -133,12 +133,12 @@ def load_latest(folder: Path, run: str = "") -> tuple[dict[str, Tensor], dict[st
         if damaged:
             what = "; ".join(damaged.values())
             warnings.warn(f"the checkpoint {what}; it is removed, resuming from {path.name}", stacklevel=2)
-            for each in damaged:
-                shutil.rmtree(each)
+            for damaged_path in damaged:
+                shutil.rmtree(damaged_path)
         return tensors, about["state"]
     if damaged:
         what = "; ".join(damaged.values())
-        raise UserError(f"the checkpoint {what}, and there is no other; remove {folder} to start anew")
+        raise UserError(f"the checkpoint {what}, and there is no other; remove {folder} to start over")
     return None
 
 

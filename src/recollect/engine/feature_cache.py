@@ -25,7 +25,7 @@ def num_views_that_fit(
     if not cached.views or not len(split):
         return 0
     images, _ = split.take(torch.zeros(1, dtype=torch.int64))
-    bytes_per_view = sum(output.nbytes for output in cached(pixels.plain(images.to(device))).values())
+    bytes_per_view = sum(output.nbytes for output in cached(pixels.normalise(images.to(device))).values())
     available = max(0, cached.max_bytes - num_other_images * bytes_per_view)
     return min(cached.views, available // (bytes_per_view * len(split)))
 
@@ -46,7 +46,7 @@ class FeatureCache:
     ) -> None:
         self.split, self.pixels, self.device = split, pixels, device
         moves = [pixels.draw(len(split), (key / view).generator()) for view in range(num_views)]
-        moves += [pixels.stay(len(split))] if plain else []
+        moves += [pixels.no_moves(len(split))] if plain else []
         self.moves = Moves(*map(torch.stack, zip(*moves, strict=True))).to(device)  # [views, images]
         self.values: dict[str, Tensor] = {}
         for view in range(len(moves)):
@@ -65,7 +65,7 @@ class FeatureCache:
         if images is None:
             images = to_device(self.split.take(positions)[0], self.device)
         moves = self.moves.at(view, to_device(positions, self.device))
-        return self.pixels.plain(self.pixels.moved(images, moves))
+        return self.pixels.normalise(self.pixels.crop_and_flip(images, moves))
 
     def outputs(self, view: Tensor | int, positions: Tensor) -> dict[str, Tensor]:
         """The functions' outputs for those views."""
@@ -91,7 +91,7 @@ class SampleCache:
         rng = (key / "recalled view").generator()
         if self._cache is None:
             view = augment(samples.images, self.pixels, rng, samples.shard)
-            x = torch.where(augmented[:, None, None, None], view, self.pixels.plain(samples.images))
+            x = torch.where(augmented[:, None, None, None], view, self.pixels.normalise(samples.images))
             return x, self.cached(x)
         plain = len(self._cache) - 1
         chosen = samples.draw(lambda num: torch.randint(0, plain, (num,), generator=rng))

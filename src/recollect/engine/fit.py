@@ -1,4 +1,4 @@
-"""One phase under way: epochs over batches, a plateau on validation loss, and all that is needed to go on mid-phase."""
+"""Training of one phase: epochs over batches, a plateau on validation loss, and the state to resume mid-phase."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Fit:
         return self.update.step
 
     def run(self, observer: Observer, after_step: Callable[[int], None]) -> None:
-        """Train from where it stands to the end; `after_step` is told the images of each step once it is over."""
+        """Train from the current step to the end; `after_step` is called with the number of images of each step."""
         if not len(self.validation):
             warnings.warn("no validation images: the learning rate watches the training loss instead", stacklevel=2)
         self._prepare(observer)
@@ -112,7 +112,7 @@ class Fit:
                 self._best_weights = [tensor.clone() for tensor in self._weights()]
 
     def _has_stalled(self) -> bool:
-        """Whether the phase has gone on for long enough without a better validation loss."""
+        """Whether the validation loss has not improved for `patience` epochs."""
         return 0 < self.phase.schedule.patience <= self._since_best
 
     @torch.no_grad()
@@ -225,7 +225,7 @@ class Fit:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Where it stands: tensors and plain values."""
         tensors, values = self.update.state()
-        tensors |= {f"best.{place}": tensor for place, tensor in enumerate(self._best_weights)}
+        tensors |= {f"best.{index}": tensor for index, tensor in enumerate(self._best_weights)}
         best = None if math.isinf(self._best) else self._best
         return tensors, {"epoch": self.epoch, "update": values, "best": best, "since_best": self._since_best}
 
@@ -238,14 +238,14 @@ class Fit:
         self._since_best = int(values["since_best"])
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith("best.")}
         weights = self._weights() if len(own) < len(tensors) else []
-        self._best_weights = [tensors[f"best.{place}"].to(tensor.device) for place, tensor in enumerate(weights)]
+        self._best_weights = [tensors[f"best.{index}"].to(tensor.device) for index, tensor in enumerate(weights)]
         if any(best.shape != tensor.shape for best, tensor in zip(self._best_weights, weights, strict=True)):
             raise ValueError("the best weights have other shapes than the phase's")
         self.update.load(own, values["update"])
 
 
 def _keep_frozen_layers_still(module: nn.Module) -> None:
-    """A norm whose weights are held still does not move its statistics either."""
+    """A norm whose weights are frozen does not update its statistics either."""
     for part in module.modules():
         own = list(part.parameters(recurse=False))
         if own and not any(parameter.requires_grad for parameter in own):

@@ -1,7 +1,7 @@
 """The one loop: task > phase > epoch > batch.
 
 Everything random is keyed by (seed, task, phase, epoch, step, purpose), so all methods see the same images in the same
-order for the same seed, and going on from any step needs no generator state.
+order for the same seed, and resuming at any step needs no generator state.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Engine:
         assert not (drift and num_learned), "drift is measured from the first task on"
 
     def run(self) -> Record:
-        """Learn all tasks, going on after the last checkpoint where there is one."""
+        """Learn all tasks, resuming from the last checkpoint where there is one."""
         try:
             with self.runtime.own_randomness():
                 return self._run_all()
@@ -100,22 +100,22 @@ class Engine:
             under_way = None
             done += 1
             if done == len(lessons):
-                found = evaluate(self.learner, self.stream.tasks, "validation", self.stream.pixels, self.runtime)
-                self.record.validation = {name: _mean_of_known(found[name]) for name in ("til", "cil")}
+                accuracies = evaluate(self.learner, self.stream.tasks, "validation", self.stream.pixels, self.runtime)
+                self.record.validation = {name: _mean_of_known(accuracies[name]) for name in ("til", "cil")}
             self._save(done)
-            self._forget_dropped_samples(done)
-            self._tell(lesson)
+            self._remove_dropped_samples(done)
+            self._report_task(lesson)
             asked = self._asked_to_stop()
             if asked:
                 raise StoppedError(asked)
         return self.record
 
-    def _forget_dropped_samples(self, done: int) -> None:
+    def _remove_dropped_samples(self, done: int) -> None:
         """Older checkpoints may hold samples that memories have dropped since: they go before the task has ended."""
         if self.checkpoints is not None and self.learner.memories() and self.runtime.world.is_main:
             checkpoint.keep_only(self.checkpoints, f"task-{done:03}")
 
-    def _tell(self, lesson: Sequence[Task]) -> None:
+    def _report_task(self, lesson: Sequence[Task]) -> None:
         row = {name: self.record.matrices[name][-1] for name in EVALUATIONS}
         self.observer.event("task", task=lesson[-1].info.index + 1, **row)
 
@@ -189,8 +189,8 @@ class Engine:
         try:
             fit.run(self.observer, after_step)
         except NonFiniteLossError as error:
-            found = checkpoint.newest(self.checkpoints) if self.checkpoints else None
-            good = f"the last good checkpoint is {found}" if found else "there is no earlier checkpoint"
+            newest = checkpoint.newest(self.checkpoints) if self.checkpoints else None
+            good = f"the last good checkpoint is {newest}" if newest else "there is no earlier checkpoint"
             raise NonFiniteLossError(f"{error}; {good}. Lower learning_rate, or use --precision fp32") from error
         self._compare(f"after {fit.title}")
         save()
@@ -213,12 +213,12 @@ class Engine:
         now = lesson[-1].info.index
         tasks = self.stream.tasks
         readable = len(tasks) if self.learner.network.fixed_heads else now + 1
-        found: Accuracies = evaluate(self.learner, tasks[:readable], "test", self.stream.pixels, self.runtime)
+        accuracies: Accuracies = evaluate(self.learner, tasks[:readable], "test", self.stream.pixels, self.runtime)
         unread: list[float | None] = [None] * (len(tasks) - readable)
         for name in EVALUATIONS:
             matrix = self.record.matrices.setdefault(name, [])
             matrix += [[None] * len(tasks) for _ in range(now - len(matrix))]
-            matrix.append([*found[name], *unread])
+            matrix.append([*accuracies[name], *unread])
         if self.drift:
             self._measure_drift(lesson, now)
         self.record.spend("evaluate", started)
@@ -231,8 +231,8 @@ class Engine:
             self.originals[task.info.index] = original
             shown = on_principal_axes(original, original[shown_rows(len(original))]) if len(original) else []
             record.scatter.append({"original": shown, "drifted": [], "rectified": []})
-        found = [measure_drift(self.learner, tasks[j], self.originals[j], pixels, self.runtime) for j in range(now)]
-        record.add_drift(found, len(tasks))
+        drifts = [measure_drift(self.learner, tasks[j], self.originals[j], pixels, self.runtime) for j in range(now)]
+        record.add_drift(drifts, len(tasks))
 
     def _save(self, done: int, number: int = 0, fit: Fit | None = None) -> None:
         """Save the state after `done` lessons or, within the next one, inside a phase."""
@@ -253,10 +253,10 @@ class Engine:
 
     def _resume(self, lessons: Sequence[Sequence[Task]]) -> tuple[int, UnderWay | None]:
         """Take the newest checkpoint's state; returns the lessons done and what was under way."""
-        found = checkpoint.load_latest(self.checkpoints, self.run_name) if self.checkpoints else None
-        if found is None:
+        loaded = checkpoint.load_latest(self.checkpoints, self.run_name) if self.checkpoints else None
+        if loaded is None:
             return self.num_learned, None
-        tensors, state = found
+        tensors, state = loaded
         try:
             position = state["position"]
             done, inside = int(position["lessons"]), "phase" in position
@@ -277,20 +277,20 @@ class Engine:
         except MISFITS as error:
             raise self._misfit() from error
         if done and not inside:  # a crash may have come between the two
-            self._forget_dropped_samples(done)
-        self._say_what_changed(done)
+            self._remove_dropped_samples(done)
+        self._report_changes(done)
         return done, under_way
 
     def _misfit(self) -> UserError:
-        return UserError(f"the checkpoint in {self.checkpoints} does not fit this run; remove it to start anew")
+        return UserError(f"the checkpoint in {self.checkpoints} does not fit this run; remove it to start over")
 
-    def _say_what_changed(self, done: int) -> None:
+    def _report_changes(self, done: int) -> None:
         before, now = self.record.environment, self.runtime.describe()
         changed = {key: [value, now.get(key)] for key, value in before.items() if value != now.get(key)}
         self.observer.event("resumed", tasks=done, changed=changed)
         if changed:
             what = ", ".join(f"{key} was {was} and is {value}" for key, (was, value) in changed.items())
-            warnings.warn(f"going on under another environment, so not to the same bits: {what}", stacklevel=2)
+            warnings.warn(f"resuming in another environment, so not to the same bits: {what}", stacklevel=2)
         self.record.environment = now
 
 

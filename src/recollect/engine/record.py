@@ -45,11 +45,11 @@ class Record:
     @classmethod
     def from_json(cls, values: dict[str, Any], num_tasks: int) -> Record:
         """As it was saved; anything of another shape is a ValueError."""
-        unknown = values.keys() - {each.name for each in fields(cls)}
+        unknown = values.keys() - {field.name for field in fields(cls)}
         if unknown:
             raise ValueError(f"a record has no {min(unknown)}")
-        found = msgspec.convert(values, cls)
-        for matrix in (*found.matrices.values(), found.drifted, found.rectified):
+        record = msgspec.convert(values, cls)
+        for matrix in (*record.matrices.values(), record.drifted, record.rectified):
             if len(matrix) > num_tasks or any(len(row) != num_tasks for row in matrix):
                 raise ValueError(f"a matrix of {num_tasks} tasks has as many columns, and no more rows")
-        return found
+        return record

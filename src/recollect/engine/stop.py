@@ -25,20 +25,20 @@ class StopRequest:
 
 
 @contextmanager
-def listening(*, aloud: bool = True) -> Iterator[StopRequest]:
-    """Take Ctrl-C and SIGTERM as requests to stop; only a program's main thread can."""
+def catch_signals(*, announce: bool = True) -> Iterator[StopRequest]:
+    """Turn Ctrl-C and SIGTERM into requests to stop; only the main thread of a program can."""
     request = StopRequest()
 
-    def heed(number: int, _frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         if request.number is not None:
             raise KeyboardInterrupt
         request.number = number
-        if aloud:
-            with suppress(OSError):  # nobody reads it any more: the terminal was closed, or the parent has died
+        if announce:
+            with suppress(OSError):  # the terminal was closed, or the parent process has ended
                 message = "\nrecollect: finishing the step and saving; once more to stop at once"
                 print(message, file=sys.stderr, flush=True)
 
-    before = {number: signal.signal(number, heed) for number in SIGNALS}
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:
         yield request
     finally:

@@ -48,7 +48,7 @@ class _Watch:
 
 
 class Optimiser:
-    """Adam over the groups of a phase; every other parameter of the learner is held still.
+    """Adam over the groups of a phase; every other parameter of the learner is frozen.
 
     Calling it takes one step. Losses stay on the device until `losses` are asked for, so no step waits for the host.
     All ranks take the same step, by the mean of their gradients weighted by `weight`.
@@ -108,9 +108,9 @@ class Optimiser:
         reached = loss.new_tensor([parameter.grad is not None for parameter in parameters])
         all_here = all(parameter.grad is not None for parameter in parameters)
         gradients = [_gradient(parameter) for parameter in parameters]
-        self._world.all_reduce_([loss, reached, *gradients, *_moving_statistics(self._learner)], self.weight)
+        self._world.all_reduce_([loss, reached, *gradients, *_running_statistics(self._learner)], self.weight)
         for parameter, anywhere in zip(parameters, [] if all_here else reached.tolist(), strict=False):
-            if not anywhere:  # Adam passes over it, as in one process
+            if not anywhere:  # Adam skips it, as in one process
                 parameter.grad = None
         return loss
 
@@ -138,8 +138,8 @@ class Optimiser:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Moments of every parameter and losses of this epoch; step, learning rates and plateaus."""
-        moments = self._adam.state_dict()["state"]
-        tensors = {f"{index}.{name}": tensor for index, found in moments.items() for name, tensor in found.items()}
+        state = self._adam.state_dict()["state"]
+        tensors = {f"{index}.{name}": tensor for index, moments in state.items() for name, tensor in moments.items()}
         values = {
             "step": self.step,
             "rates": [group["lr"] for group in self._adam.param_groups],
@@ -159,13 +159,13 @@ class Optimiser:
                 if tensor.shape != shape or not tensor.is_floating_point():
                     raise ValueError(f"{name} has the shape {list(tensor.shape)}, not {list(shape)}")
                 own["state"].setdefault(int(index), {})[moment] = tensor
-        if any(found.keys() != {"step", "exp_avg", "exp_avg_sq"} for found in own["state"].values()):
+        if any(moments.keys() != {"step", "exp_avg", "exp_avg_sq"} for moments in own["state"].values()):
             raise ValueError("moments of Adam are missing")
         self._adam.load_state_dict(own)
-        for parameter, found in self._adam.state.items():
-            for moment, tensor in found.items():
+        for parameter, moments in self._adam.state.items():
+            for moment, tensor in moments.items():
                 if tensor.shape == parameter.shape:  # laid out in memory as the parameter, as the fused step expects
-                    found[moment] = torch.empty_like(parameter).copy_(tensor)
+                    moments[moment] = torch.empty_like(parameter).copy_(tensor)
         self._losses.copy_(tensors["losses"])
         self.step = int(values["step"])
         if self.step < 0:
@@ -176,13 +176,13 @@ class Optimiser:
             watch.best, watch.num_stalled = math.inf if best is None else float(best), int(num_stalled)
 
 
-def _moving_statistics(learner: nn.Module) -> list[Tensor]:
-    """What a pass may have moved beside gradients: BatchNorm's statistics and the like, also of adapting teachers."""
-    awake = [module for module in learner.modules() if module.training]
+def _running_statistics(learner: nn.Module) -> list[Tensor]:
+    """Buffers that a forward pass may have updated: BatchNorm's running statistics, also of adapting teachers."""
+    active = [module for module in learner.modules() if module.training]
     for module in learner.modules():
         if isinstance(module, Frozen) and module.statistics == "adapting":
-            awake += module.modules()
-    return [buffer for module in awake for buffer in module.buffers(recurse=False) if buffer.is_floating_point()]
+            active += module.modules()
+    return [buffer for module in active for buffer in module.buffers(recurse=False) if buffer.is_floating_point()]
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -111,7 +111,7 @@ class StatisticsLearner(Learner[Config], ABC):
 
 
 class LinearLearner(StatisticsLearner[Config], ABC):
-    """Ranks classes by W z + b, both made anew when a task has ended."""
+    """Ranks classes by W z + b, both computed again when a task has ended."""
 
     class_weights: Tensor
     class_biases: Tensor

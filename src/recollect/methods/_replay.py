@@ -46,7 +46,7 @@ class ReplayLearner(Learner[Config], ABC):
     def replay(self, batch: Batch, draw: str = "replay") -> tuple[Samples, Tensor] | None:
         """As many samples as the batch has, and a fresh view of each; None while nothing is stored."""
         past = self.memory.sample(len(batch.y), batch.rng(draw))
-        return None if past is None else (past, batch.augmented(past, f"{draw}ed view"))
+        return None if past is None else (past, batch.augment(past, f"{draw}ed view"))
 
     def remember(self, batch: Batch, **values: Tensor) -> None:
         """Offer the images just presented, unaugmented, with what else is to be stored of each."""

@@ -50,7 +50,7 @@ class RFEMemory(nn.Module):
         between = ((domains % stride != 0) & (domains < anchor)).nonzero()[:, 0]
         for slots in split_rows(between, data.batch_size):
             samples = self.memory.at(slots)
-            feature = backbone(data.pixels.plain(samples.images))
+            feature = backbone(data.pixels.normalise(samples.images))
             domain = torch.full_like(samples.tasks, anchor)
             self.memory.write(slots, samples.images, samples.labels, samples.tasks, feature=feature, domain=domain)
 

@@ -36,7 +36,7 @@ class AGEM(Learner[ReplayConfig]):
         past = self.memory.sample(len(batch.y), batch.rng("replay"))
         if past is None:
             return None
-        logits = self.network(batch.augmented(past, "replayed view"))
+        logits = self.network(batch.augment(past, "replayed view"))
         return update.gradients(self.network.cross_entropy(logits, past.labels, self.config.units))
 
     def end_task(self, task: TaskInfo, data: TaskData) -> None:

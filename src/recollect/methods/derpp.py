@@ -50,7 +50,7 @@ class DERpp(ReplayLearner[DERppConfig]):
         drawn = [self.replay(batch)]
         if self.config.two_draws:
             drawn.append(self.replay(batch, "second replay"))
-        draws = [each for each in drawn if each is not None]
+        draws = [draw for draw in drawn if draw is not None]
         logits = at_least_single(self.network(torch.cat([batch.x, *(view for _, view in draws)])))
         loss = ce(logits[:now], batch.y, units)
         if draws:

@@ -87,7 +87,7 @@ class ERMKD(ReplayLearner[ERMKDConfig]):
 
 def distillation(z: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """τ² KL(teacher || student) at temperature τ, the mean over the batch; τ² keeps its gradient's size."""
-    log_p, log_q = ((each / temperature).log_softmax(dim=1) for each in (z, teacher.detach()))
+    log_p, log_q = ((logits / temperature).log_softmax(dim=1) for logits in (z, teacher.detach()))
     return temperature**2 * F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
 
 

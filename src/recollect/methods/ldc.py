@@ -1,4 +1,4 @@
-"""Drift-compensated Gaussians on a network that goes on training (after LDC, Gomez-Villa et al. 2024).
+"""Drift-compensated Gaussians on a network that continues to train (after LDC, Gomez-Villa et al. 2024).
 
 fit       L_CE(w_t ∘ f_t, D_t) + α L_FE(f_t, D_t, f_{t-1})
 end       f_t ≈ W f_{t-1} + b on D_t; means and covariance of old classes are carried through it

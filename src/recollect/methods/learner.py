@@ -180,7 +180,7 @@ class Learner(nn.Module, ABC, Generic[Config]):
         return Scores(til=logits, cil=logits)
 
     def reader(self, dtype: torch.dtype | None = None, *, without_chain: bool = False) -> Reader:
-        """A read-only form of `scores` for many images, good until training goes on; layers may hold `dtype`.
+        """A read-only form of `scores` for many images, valid until the next training step; layers may hold `dtype`.
 
         `til_without_chain` need only be there where asked for.
         """

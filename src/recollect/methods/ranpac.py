@@ -2,7 +2,7 @@
 
 h(x) = ReLU(Pᵀ f(x));  G = Σ h hᵀ, B = Σ h 1_yᵀ;  W = (G + λI)⁻¹ B
 
-P is drawn once and never trained. λ is chosen anew after every task: G and B of four fifths of its images are added to
+P is drawn once and never trained. λ is chosen again after every task: G and B of four fifths of its images are added to
 those of earlier tasks, and the λ of least squared error on the other fifth is taken.
 """
 

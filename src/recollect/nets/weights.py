@@ -49,25 +49,25 @@ def load_pretrained(network: nn.Module, repository: str, *, drop: tuple[str, ...
 def load_weights(network: nn.Module, path: Path, *, drop: tuple[str, ...] = ()) -> None:
     """Load a safetensors file strictly: each tensor of the network is there, in its shape, and nothing is left over."""
     try:
-        found = load_file(path)
+        state = load_file(path)
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is no readable safetensors file: {error}; delete it and fetch it again") from error
-    load_state(network, found, str(path), drop=drop)
+    load_state(network, state, str(path), drop=drop)
 
 
-def load_state(network: nn.Module, found: dict[str, Tensor], path: str, *, drop: tuple[str, ...] = ()) -> None:
+def load_state(network: nn.Module, state: dict[str, Tensor], path: str, *, drop: tuple[str, ...] = ()) -> None:
     """Load tensors strictly, all but those whose name starts with `drop`."""
-    found = {name: tensor for name, tensor in found.items() if not name.startswith(drop)}
+    state = {name: tensor for name, tensor in state.items() if not name.startswith(drop)}
     wanted = network.state_dict()
     counters = {name for name in wanted if name.endswith("num_batches_tracked")}
-    missing = sorted(wanted.keys() - found.keys() - counters)
-    surplus = sorted(found.keys() - wanted.keys())
+    missing = sorted(wanted.keys() - state.keys() - counters)
+    surplus = sorted(state.keys() - wanted.keys())
     if missing or surplus:
         raise UserError(f"{path} does not fit the network: missing {missing[:3]}, not expected {surplus[:3]}")
-    for name, tensor in found.items():
+    for name, tensor in state.items():
         if tensor.shape != wanted[name].shape:
             raise UserError(f"{path}: {name} has shape {tuple(tensor.shape)}, expected {tuple(wanted[name].shape)}")
-    network.load_state_dict(wanted | found)
+    network.load_state_dict(wanted | state)
 
 
 def read_legacy(path: Path, digest: str) -> dict[str, Tensor]:
@@ -95,15 +95,15 @@ def read_legacy(path: Path, digest: str) -> dict[str, Tensor]:
             name, key = re.sub(r"(^|\.)_", r"\1", str(argument)), ""
         elif code.name.startswith("BININT") and key:
             numbers[key].append(int(argument or 0))
-    found = {}
+    state = {}
     for key in [str(argument) for code, argument, _ in order if "UNICODE" in code.name]:
         dtype = torch.int64 if names[key].endswith("num_batches_tracked") else torch.float32
         (length,) = struct.unpack("<q", stream.read(8))
         flat = torch.frombuffer(bytearray(stream.read(length * dtype.itemsize)), dtype=dtype)
         _, offset, *shape = numbers[key]
         half = len(shape) // 2
-        found[names[key]] = flat.as_strided(shape[:half], shape[half:], offset).contiguous()
-    return found
+        state[names[key]] = flat.as_strided(shape[:half], shape[half:], offset).contiguous()
+    return state
 
 
 def _fetch(repository: str) -> Path:

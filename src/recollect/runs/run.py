@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from recollect.distributed.world import SINGLE, join_world
-from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, listening
+from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, catch_signals
 from recollect.errors import StoppedError, UserError
 from recollect.methods import Learner, Schedule, build_backbone, build_learner, methods
 from recollect.metrics import summarise
@@ -104,7 +104,7 @@ def run(
             else:
                 log = Observer()
         log.event("started", command=command, config=config.hash, data_root=str(data_root) if data_root else None)
-        with listening(aloud=world.is_main) if heed_signals else nullcontext(StopRequest()) as stop:
+        with catch_signals(announce=world.is_main) if heed_signals else nullcontext(StopRequest()) as stop:
             engine = Engine(
                 learner,
                 stream,

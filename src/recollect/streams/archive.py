@@ -16,7 +16,7 @@ from pathlib import Path
 from recollect.errors import UserError
 
 CHUNK = 1 << 20
-MOST_BYTES = 1 << 30  # of one member; the largest of the official archives has 153 MB
+MAX_BYTES = 1 << 30  # of one member; the largest of the official archives has 153 MB
 
 
 @dataclass(frozen=True)
@@ -172,14 +172,14 @@ def _download(archive: Archive) -> Path:
     for url in (*(f"{mirror}/{archive.filename}" for mirror in mirrors), *archive.urls):
         bar = _Bar(f"downloading {archive.filename}")
         try:
-            found = pooch.retrieve(
+            path = pooch.retrieve(
                 url,
                 f"md5:{archive.md5}",
                 fname=archive.filename,
                 path=data_folder() / "archives",
                 downloader=pooch.HTTPDownloader(progressbar=bar, timeout=30),
             )
-            return Path(found)
+            return Path(path)
         except (requests.RequestException, ValueError, OSError) as error:
             problems.append(f"{url}: {type(error).__name__}")
         finally:
@@ -223,5 +223,5 @@ class _Bar:
 
 
 def _check_size(num_bytes: int) -> None:
-    if num_bytes > MOST_BYTES:
-        raise OSError(f"it would unpack to {num_bytes} bytes, more than {MOST_BYTES}")
+    if num_bytes > MAX_BYTES:
+        raise OSError(f"it would unpack to {num_bytes} bytes, more than {MAX_BYTES}")

@@ -58,19 +58,19 @@ class Batch:
         """A random value per image, from `sample(n)`, which draws n of them."""
         return self.shard.draw(len(self.y), sample)
 
-    def augmented(self, samples: Samples, purpose: str) -> Tensor:
+    def augment(self, samples: Samples, purpose: str) -> Tensor:
         """Samples of a memory as networks see the stream's own images: each with a fresh crop and flip."""
         return augment(samples.images, self.pixels, self.rng(purpose), samples.shard)
 
-    def plain(self, images: Tensor) -> Tensor:
+    def normalise(self, images: Tensor) -> Tensor:
         """Stored images as networks see them, without augmentation."""
-        return self.pixels.plain(images)
+        return self.pixels.normalise(images)
 
 
 def augment(images: Tensor, pixels: Pixels, rng: torch.Generator, shard: Shard = UNSHARDED) -> Tensor:
     """Normalised after a random crop and flip per image, drawn for the images of all ranks."""
     moves = pixels.draw(shard.global_size(len(images)), rng)
-    return pixels.plain(pixels.moved(images, Moves(*(shard.split(rows)[0] for rows in moves))))
+    return pixels.normalise(pixels.crop_and_flip(images, Moves(*(shard.split(rows)[0] for rows in moves))))
 
 
 @dataclass(frozen=True)
@@ -92,4 +92,4 @@ class TaskData:
         for step, chunk in enumerate(split_rows(positions, self.batch_size)):
             images, labels = self.split.take(chunk)
             images, labels = images.to(self.device), labels.to(self.device)
-            yield Batch(images, self.pixels.plain(images), labels, self.pixels, self.key / step)
+            yield Batch(images, self.pixels.normalise(images), labels, self.pixels, self.key / step)

@@ -86,14 +86,14 @@ def stream_from_tensors(
 def _whole_numbers(labels: Tensor) -> Tensor:
     """Labels of any integer type; a list of numbers will do."""
     try:
-        found = torch.as_tensor(labels)
+        tensor = torch.as_tensor(labels)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"labels are whole numbers counted from 0; got {type(labels).__name__} ({error})") from error
-    if found.ndim != 1 or found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+    if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise UserError(
-            f"labels are whole numbers counted from 0, one per image; got {found.dtype} of shape {list(found.shape)}"
+            f"labels are whole numbers counted from 0, one per image; got {tensor.dtype} of shape {list(tensor.shape)}"
         )
-    return found.long()
+    return tensor.long()
 
 
 def build_stream(name: str, dataset: Dataset, options: StreamOptions, seed: int) -> Stream:

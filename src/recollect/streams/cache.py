@@ -21,7 +21,7 @@ FORMAT = 1
 Arrays = Mapping[str, np.ndarray]
 Decoded = tuple[Arrays, tuple[str, ...]]
 UNREADABLE = (OSError, ValueError, EOFError, KeyError, TypeError)
-"""What opening a cache raises that is not there or was damaged; it is decoded anew then."""
+"""What opening a cache raises that is not there or was damaged; the data is then decoded again."""
 
 
 def cached(name: str, fingerprint: str, decode: Callable[[], Decoded], **known: Any) -> Dataset:
@@ -35,8 +35,8 @@ def cached(name: str, fingerprint: str, decode: Callable[[], Decoded], **known: 
     return _open(folder, known)
 
 
-def held(arrays: Arrays, class_names: tuple[str, ...]) -> Dataset:
-    """The dataset in memory alone, for images that are nobody else's to keep."""
+def dataset_in_memory(arrays: Arrays, class_names: tuple[str, ...]) -> Dataset:
+    """The dataset in memory only: a user's own images are not copied to the cache."""
     tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
     return Dataset(class_names, **tensors, digest=_digest(arrays, class_names))
 

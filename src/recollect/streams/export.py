@@ -32,12 +32,12 @@ def export_stream(
     try:
         aside.mkdir(parents=True)
         for task in stream.tasks:
-            for place, split, most in (
+            for folder, split, limit in (
                 ("train", Split.concatenate([task.train, task.validation]), 0),
                 ("test", task.test, test_per_class),
             ):
-                for path, image in _pictures(task, split, most):
-                    path = aside / place / path
+                for path, image in _pictures(task, split, limit):
+                    path = aside / folder / path
                     path.parent.mkdir(parents=True, exist_ok=True)
                     image.save(path)
                     advance()
@@ -56,13 +56,13 @@ def count_images(stream: Stream, test_per_class: int = 0) -> int:
     for task in stream.tasks:
         total += len(task.train) + len(task.validation)
         tests = Counter(task.test.labels.tolist()).values()
-        total += sum(min(each, test_per_class) if test_per_class else each for each in tests)
+        total += sum(min(num, test_per_class) if test_per_class else num for num in tests)
     return total
 
 
-def _pictures(task: Task, split: Split, most: int) -> Iterator[tuple[Path, Image.Image]]:
-    """Where each image goes, and the image; of each class at most so many, if any limit is set."""
-    names = {each: _folder(each) for each in (task.info.name, *task.info.class_names)}
+def _pictures(task: Task, split: Split, limit: int) -> Iterator[tuple[Path, Image.Image]]:
+    """The path of each image, and the image; at most `limit` per class, or all if it is 0."""
+    names = {name: _folder(name) for name in (task.info.name, *task.info.class_names)}
     if len(set(names.values())) < len(names):
         raise UserError(f"two names of {task.info.name} would be one folder's; rename a class")
     first = int(min(int(part.labels.min()) for part in (task.train, task.test) if len(part)))
@@ -71,7 +71,7 @@ def _pictures(task: Task, split: Split, most: int) -> Iterator[tuple[Path, Image
         images, labels = split.take(torch.tensor([position]))
         name = task.info.class_names[int(labels[0]) - first]
         written[name] += 1
-        if not most or written[name] <= most:
+        if not limit or written[name] <= limit:
             array = np.asarray(images[0])
             image = Image.fromarray(array[0] if len(array) == 1 else array.transpose(1, 2, 0))
             yield Path(names[task.info.name]) / names[name] / f"{written[name]:05}.png", image

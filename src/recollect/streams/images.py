@@ -14,7 +14,7 @@ from rich.console import Console
 
 from recollect.errors import UserError
 from recollect.rng import Key
-from recollect.streams.cache import Decoded, held
+from recollect.streams.cache import Decoded, dataset_in_memory
 from recollect.streams.protocol import Dataset, Protocol, Source, StreamOptions
 
 
@@ -111,14 +111,14 @@ def _read_heif(where: str) -> None:
 def upright(opened: Image.Image) -> Image.Image:
     """A picture of any mode as RGB, turned as its EXIF says; what is transparent becomes white."""
     opened.load()
-    found = ImageOps.exif_transpose(opened) if opened.getexif().get(ORIENTATION, 1) != 1 else opened
-    if found.mode.startswith("I"):  # 16 or 32 bits a pixel, which convert() would clip to white
-        found = _as_bytes(np.asarray(found), wide=found.mode == "I")
-    if found.mode == "F":
+    image = ImageOps.exif_transpose(opened) if opened.getexif().get(ORIENTATION, 1) != 1 else opened
+    if image.mode.startswith("I"):  # 16 or 32 bits a pixel, which convert() would clip to white
+        image = _as_bytes(np.asarray(image), wide=image.mode == "I")
+    if image.mode == "F":
         raise ValueError("floating-point pixels")
-    if found.has_transparency_data:
-        found = Image.alpha_composite(Image.new("RGBA", found.size, "white"), found.convert("RGBA"))
-    return found if found.mode == "RGB" else found.convert("RGB")
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _as_bytes(pixels: np.ndarray, *, wide: bool) -> Image.Image:
@@ -141,7 +141,7 @@ def load_folder(options: StreamOptions, data_root: Path | None) -> Dataset:
     if not isinstance(options, ImageOptions):
         raise UserError(f"the options of the stream 'images' are ImageOptions, got {type(options).__name__}")
     with Console(stderr=True).status(f"reading the images of {data_root}"):
-        return held(*_decode(data_root, options.image_size))
+        return dataset_in_memory(*_decode(data_root, options.image_size))
 
 
 def _decode(root: Path, size: int) -> Decoded:
@@ -153,15 +153,15 @@ def _decode(root: Path, size: int) -> Decoded:
     names = tuple(folders)
     pictures: dict[str, list[tuple[Path, int]]] = {"train": [], "test": []}
     for label, name in enumerate(names):
-        found = folders[name]
+        paths = folders[name]
         if separate:
-            pictures["train"] += [(p, label) for p in found]
+            pictures["train"] += [(p, label) for p in paths]
             pictures["test"] += [(p, label) for p in _pictures(root / "test" / name)]
         else:
-            held_out = min(max(1, round(TEST_SHARE * len(found))), len(found) - 1)
-            order = np.random.default_rng((Key(0) / "test images" / name).number()).permutation(len(found))
-            pictures["test"] += [(found[i], label) for i in sorted(order[:held_out])]
-            pictures["train"] += [(found[i], label) for i in sorted(order[held_out:])]
+            held_out = min(max(1, round(TEST_SHARE * len(paths))), len(paths) - 1)
+            order = np.random.default_rng((Key(0) / "test images" / name).number()).permutation(len(paths))
+            pictures["test"] += [(paths[i], label) for i in sorted(order[:held_out])]
+            pictures["train"] += [(paths[i], label) for i in sorted(order[held_out:])]
     arrays = {}
     for split, listed in pictures.items():
         decoded = [decode_image(io.BytesIO(p.read_bytes()), str(p), size) for p, _ in listed]

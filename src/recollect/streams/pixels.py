@@ -26,10 +26,10 @@ class Moves(NamedTuple):
 
     def at(self, *where: Tensor | int) -> Moves:
         """The moves of some images."""
-        return Moves(*(each[where] for each in self))
+        return Moves(*(rows[where] for rows in self))
 
     def to(self, device: torch.device) -> Moves:
-        return Moves(*(to_device(each, device) for each in self))
+        return Moves(*(to_device(rows, device) for rows in self))
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Pixels:
     flip: bool = True
     """Whether a mirrored image is still of its class."""
 
-    def plain(self, images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    def normalise(self, images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """Normalised, unaugmented."""
         scale, shift = _constants(self, images.device)
         return images.float().mul_(scale).sub_(shift)
@@ -54,12 +54,12 @@ class Pixels:
         mirrored = torch.rand(num, generator=rng) < 0.5 if self.flip else torch.zeros(num, dtype=torch.bool)
         return Moves(tops, lefts, mirrored)
 
-    def stay(self, num: int) -> Moves:
+    def no_moves(self, num: int) -> Moves:
         """Moves that leave so many images as they are."""
         centre = torch.full((num,), self.padding)
         return Moves(centre, centre, torch.zeros(num, dtype=torch.bool))
 
-    def moved(self, images: UInt8[Tensor, "b c h w"], moves: Moves) -> UInt8[Tensor, "b c h w"]:
+    def crop_and_flip(self, images: UInt8[Tensor, "b c h w"], moves: Moves) -> UInt8[Tensor, "b c h w"]:
         """The augmentation alone, on uint8."""
         b, channels, height, width = images.shape
         tops, lefts, mirrored = moves.to(images.device)
@@ -74,5 +74,5 @@ class Pixels:
 @lru_cache(maxsize=16)
 def _constants(pixels: Pixels, device: torch.device) -> tuple[Tensor, Tensor]:
     """1 / (255 std) and mean / std, copied to a device once."""
-    mean, std = (torch.tensor(each, device=device)[:, None, None] for each in (pixels.mean, pixels.std))
+    mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (pixels.mean, pixels.std))
     return 1 / (255 * std), mean / std

@@ -63,11 +63,11 @@ class Dataset:
 
 def content_digest(class_names: Sequence[str], *arrays: Any) -> str:
     """A short hash of class names and arrays."""
-    found = hashlib.blake2b("\n".join(class_names).encode(), digest_size=8)
+    digest = hashlib.blake2b("\n".join(class_names).encode(), digest_size=8)
     for array in map(np.ascontiguousarray, arrays):
-        found.update(f"{array.dtype} {array.shape}".encode())
-        found.update(array.data)
-    return found.hexdigest()
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(array.data)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

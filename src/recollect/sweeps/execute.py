@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from recollect.engine import StopRequest, listening
+from recollect.engine import StopRequest, catch_signals
 from recollect.errors import StoppedError, UserError
 from recollect.results import find_results
 from recollect.runs import RunConfig, command_of, resolve_precision, run
@@ -103,7 +103,7 @@ def sweep(
     The folder is locked meanwhile: a second sweep of it is refused.
     """
     out.mkdir(parents=True, exist_ok=True)
-    with lock_folder(out), listening() as stop:
+    with lock_folder(out), catch_signals() as stop:
         try:
             todo = [status for status in statuses if status.state != "done"]
             for status, reason in engine(todo, options, stop):

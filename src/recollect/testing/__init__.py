@@ -12,6 +12,6 @@ made small; name your own with `small={"exemplars": 6}`, where samples of all me
 """
 
 from recollect.testing.checks import CHECKS, check_method, memory_stays_within_its_budget
-from recollect.testing.harness import made_small
+from recollect.testing.harness import make_small
 
-__all__ = ["CHECKS", "check_method", "made_small", "memory_stays_within_its_budget"]
+__all__ = ["CHECKS", "check_method", "make_small", "memory_stays_within_its_budget"]

@@ -26,31 +26,31 @@ from recollect.testing.harness import (
     SMALL,
     Own,
     assert_same,
-    begun,
+    begin_first_task,
     build,
-    made_small,
-    pictures,
-    statistics,
-    still,
+    copy_statistics,
+    copy_untrained,
+    make_small,
+    make_stream,
     teach,
 )
 
 
 def scores_are_shaped_and_finite(row: Method) -> None:
     """Tasks of unequal size, one of a single class, a single task, another image size, one channel."""
-    for stream in (pictures((2, 1, 3)), pictures((3,)), pictures((2, 2), size=20, channels=1)):
+    for stream in (make_stream((2, 1, 3)), make_stream((3,)), make_stream((2, 2), size=20, channels=1)):
         learner = build(row, stream)
         record = teach(learner, stream).record
         num_units = sum(task.info.num_classes for task in stream.tasks)
         images = stream.tasks[0].test.take(torch.arange(4))[0].to(next(learner.parameters()).device)
         with torch.no_grad():
-            scores = learner.eval().scores(stream.pixels.plain(images))
-        for name, found in (("til", scores.til), ("cil", scores.cil), ("til_without_chain", scores.til_without_chain)):
-            if found is not None:
-                assert found.shape == (4, num_units), (
-                    f"{name} has shape {tuple(found.shape)}, expected {(4, num_units)}"
+            scores = learner.eval().scores(stream.pixels.normalise(images))
+        for name, values in (("til", scores.til), ("cil", scores.cil), ("til_without_chain", scores.til_without_chain)):
+            if values is not None:
+                assert values.shape == (4, num_units), (
+                    f"{name} has shape {tuple(values.shape)}, expected {(4, num_units)}"
                 )
-                assert bool(torch.isfinite(found).all()), f"{name} is not finite"
+                assert bool(torch.isfinite(values).all()), f"{name} is not finite"
         last = record.matrices["til"][-1]
         assert all(cell is not None and 0 <= cell <= 100 for cell in last), f"the last row of til is {last}"
 
@@ -59,7 +59,7 @@ def reads_alike(row: Method) -> None:
     """After every task all images have finite scores, alone or in a batch, from `reader` as from `scores`; reading
     changes nothing.
     """
-    stream = pictures((2, 2))
+    stream = make_stream((2, 2))
     learner = build(row, stream)
 
     class Read(Observer):
@@ -72,7 +72,7 @@ def reads_alike(row: Method) -> None:
             learner.eval()
             before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
             images = torch.cat([task.test.take(torch.arange(len(task.test)))[0] for task in stream.tasks])
-            x = stream.pixels.plain(images.to(next(learner.parameters()).device))
+            x = stream.pixels.normalise(images.to(next(learner.parameters()).device))
             whole, fast = learner.scores(x), learner.reader(without_chain=True)(x)
             alone = [learner.scores(x[i : i + 1]) for i in range(0, len(x), 7)]
             for name in ("til", "cil", "til_without_chain"):
@@ -81,8 +81,8 @@ def reads_alike(row: Method) -> None:
                     continue
                 assert bool(torch.isfinite(scores).all()), f"{name} is not finite for every image"
                 assert torch.allclose(quick, scores, atol=1e-4, rtol=1e-3), f"{name} differs between reader and scores"
-                single = torch.cat([getattr(each, name) for each in alone])
-                assert torch.allclose(single, scores[::7], atol=1e-4, rtol=1e-3), f"{name} depends on other images"
+                one_by_one = torch.cat([getattr(single, name) for single in alone])
+                assert torch.allclose(one_by_one, scores[::7], atol=1e-4, rtol=1e-3), f"{name} depends on other images"
             now = learner.state_dict()
             changed = [name for name, tensor in before.items() if not torch.equal(tensor, now[name])]
             assert not changed, f"reading changed {changed[:3]}"
@@ -99,8 +99,8 @@ def learns(row: Method) -> None:
             if kind == "epoch" and fields["phase"] == first_phase:
                 losses.append(fields["loss"])
 
-    stream = pictures((2,))
-    first = next(iter(begun(row, stream).phases(stream.tasks[0].info)), None)
+    stream = make_stream((2,))
+    first = next(iter(begin_first_task(row, stream).phases(stream.tasks[0].info)), None)
     if first is None:
         return
     first_phase = f"task 1 · {first.name}"
@@ -112,7 +112,7 @@ def only_trained_parameters_move(row: Method) -> None:
     """Outside its groups a phase moves no parameter and no BatchNorm statistics; `end_task` moves none; a frozen
     teacher's weights never move.
     """
-    stream = pictures((2, 2))
+    stream = make_stream((2, 2))
     learner = build(row, stream)
     phases, end_task = learner.phases, learner.end_task
 
@@ -120,17 +120,17 @@ def only_trained_parameters_move(row: Method) -> None:
         for phase in phases(task):
             trained = {id(p) for group in phase.groups.values() for p in group}
             assert trained, f"the phase {phase.name} trains nothing"
-            awake = {id(part) for module in phase.training for part in module.modules()}
-            before = still(learner, trained) | statistics(learner, awake)
+            trained_modules = {id(part) for module in phase.training for part in module.modules()}
+            before = copy_untrained(learner, trained) | copy_statistics(learner, trained_modules)
             yield phase
-            now = still(learner, trained) | statistics(learner, awake)
+            now = copy_untrained(learner, trained) | copy_statistics(learner, trained_modules)
             moved = [name for name, value in before.items() if not torch.equal(value, now[name])]
             assert not moved, f"the phase {phase.name} moved {moved[:3]}, which it does not list"
 
     def ended(task: Any, data: Any) -> None:
-        before = still(learner, set())
+        before = copy_untrained(learner, set())
         end_task(task, data)
-        now = still(learner, set())
+        now = copy_untrained(learner, set())
         moved = [name for name, value in before.items() if not torch.equal(value, now[name])]
         assert not moved, f"end_task moved {moved[:3]}"
 
@@ -138,14 +138,14 @@ def only_trained_parameters_move(row: Method) -> None:
     teach(learner, stream)
     for module in learner.modules():
         if isinstance(module, Frozen):
-            assert not any(part.training for part in module.train().modules()), "a frozen teacher was woken by train()"
+            assert not any(part.training for part in module.train().modules()), "train() changed a frozen teacher"
 
 
 def memory_stays_within_its_budget(row: Method, budget: int = SMALL["memory"]) -> None:
     """After every step all memories together hold no more samples than allowed, as bytes and not as floats; what keeps
     samples keeps some once a task has ended; and no image lies anywhere else.
     """
-    stream = pictures((2, 2, 2))
+    stream = make_stream((2, 2, 2))
     learner = build(row, stream)
     image_bytes = torch.Size(stream.image_shape).numel()
 
@@ -156,12 +156,12 @@ def memory_stays_within_its_budget(row: Method, budget: int = SMALL["memory"]) -
             assert held <= budget, f"{held} samples held, the budget is {budget}"
             assert sum(memory.capacity for memory in memories) <= budget, f"room for more than the budget of {budget}"
             for memory in memories:
-                each = memory.images[0].nbytes
-                assert each == image_bytes, f"an image takes {each} bytes, as uint8 it would take {image_bytes}"
-            kept = {id(buffer) for memory in memories for buffer in memory.buffers()}
+                num_bytes = memory.images[0].nbytes
+                assert num_bytes == image_bytes, f"an image takes {num_bytes} bytes, not {image_bytes} as uint8"
+            stored = {id(buffer) for memory in memories for buffer in memory.buffers()}
             for name, tensor in learner.state_dict(keep_vars=True).items():
                 image = tensor.dtype == torch.uint8 or tuple(tensor.shape[1:]) == stream.image_shape
-                assert id(tensor) in kept or not image, f"{name} looks like images, outside a Memory"
+                assert id(tensor) in stored or not image, f"{name} looks like images, outside a Memory"
 
         def event(self, kind: str, **fields: Any) -> None:
             if kind == "task":
@@ -173,7 +173,7 @@ def memory_stays_within_its_budget(row: Method, budget: int = SMALL["memory"]) -
 
 def same_seed_gives_same_bits(row: Method) -> None:
     """Two runs agree in every tensor, whatever else draws from torch's global generator."""
-    stream = pictures((2, 2))
+    stream = make_stream((2, 2))
     first, second = build(row, stream), build(row, stream)
     teach(first, stream)
     torch.randn(3)
@@ -182,7 +182,7 @@ def same_seed_gives_same_bits(row: Method) -> None:
 
 
 def resumes_mid_phase_to_the_same_bits(row: Method) -> None:
-    """Stopped inside each third of the run and gone on with from its checkpoint, a run ends as if it had not been."""
+    """A run that is stopped and resumed from its checkpoint, at three moments, ends with the same bits."""
 
     class StopError(Exception):
         pass
@@ -196,7 +196,7 @@ def resumes_mid_phase_to_the_same_bits(row: Method) -> None:
             if self.left < 0:
                 raise StopError
 
-    stream = pictures((2, 1, 2))
+    stream = make_stream((2, 1, 2))
     whole = build(row, stream)
     record = teach(whole, stream).record
     for share in (0.15, 0.5, 0.85):
@@ -224,7 +224,7 @@ def takes_a_backbone_of_the_users(row: Method) -> None:
     """Any module with features [batch, dim]: negative ones, with dropout, with layers that nothing reads and layers
     that are frozen, which stay so.
     """
-    stream = pictures((2, 2))
+    stream = make_stream((2, 2))
     with Key(2).initialising():
         own = Own()
     frozen = {name: tensor.clone() for name, tensor in own.frozen.state_dict().items()}
@@ -238,7 +238,7 @@ def takes_a_backbone_of_the_users(row: Method) -> None:
 
 def ends_early_with_its_best(row: Method) -> None:
     """A phase that may end early ends with what it had at its best validation loss: all of it, of one epoch."""
-    stream, ended = pictures((2, 2)), []
+    stream, ended = make_stream((2, 2)), []
     learner = build(row, stream, epochs=4, patience=1)
     phases = learner.phases
 
@@ -252,7 +252,7 @@ def ends_early_with_its_best(row: Method) -> None:
             trained[:] = [parameter for group in phase.groups.values() for parameter in group]
             ended.clear()
             yield phase
-            best = min(ended, key=lambda each: each[0])[1]
+            best = min(ended, key=lambda epoch: epoch[0])[1]
             same = all(torch.equal(a, b) for a, b in zip(trained, best, strict=True))
             assert same, f"the phase {phase.name} did not end with the weights of its best epoch"
 
@@ -263,7 +263,7 @@ def ends_early_with_its_best(row: Method) -> None:
 
 def counts_its_parameters(row: Method) -> None:
     """At least what is needed at inference is held while training, and it is something; statistics count too."""
-    stream = pictures((2, 2))
+    stream = make_stream((2, 2))
     learner = build(row, stream)
     teach(learner, stream)
     counts = learner.parameter_counts()
@@ -291,9 +291,9 @@ CHECKS: tuple[Callable[[Method], None], ...] = (
 def check_method(method: str | Method, *, small: Mapping[str, Any] | None = None, budget: int = 6) -> None:
     """Hold a method to the contract: every check below, one after the other."""
     row: Method = lookup("method", methods(), method) if isinstance(method, str) else method
-    row = made_small(row, **(small or {}))
+    row = make_small(row, **(small or {}))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # what a method warns of on odd streams is its own affair
-        for each in CHECKS:
-            each(row)
+        for check_row in CHECKS:
+            check_row(row)
         memory_stays_within_its_budget(row, budget)

@@ -20,8 +20,10 @@ SMALL = {"memory": 6, "auxiliary_dim": 8, "projection_dim": 4, "attention_dim": 
 EPOCHS = 2
 
 
-def pictures(sizes: Sequence[int], *, size: int = 16, channels: int = 3, per_class: int = 10, seed: int = 0) -> Stream:
-    """Random pictures whose brightness tells the class, in tasks of the given sizes."""
+def make_stream(
+    sizes: Sequence[int] = (2, 2), per_class: int = 10, size: int = 16, channels: int = 3, seed: int = 0
+) -> Stream:
+    """Random images whose brightness tells the class, in tasks of the given sizes."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(sum(sizes)).repeat_interleave(per_class)
     noise = torch.randint(0, 60, (len(labels), channels, size, size), generator=generator)
@@ -44,7 +46,7 @@ class Own(nn.Module):
         return self.layers(self.frozen(x))  # type: ignore[no-any-return]
 
 
-def made_small(row: Method, **given: Any) -> Method:
+def make_small(row: Method, **given: Any) -> Method:
     """The method with its usual options made small, and those given."""
     known = {field.name for field in dataclasses.fields(row.config)}
     usual = {name: value for name, value in SMALL.items() if name in known}
@@ -70,13 +72,13 @@ def teach(learner: Learner[Any], stream: Stream, **options: Any) -> Engine:
     return engine
 
 
-def begun(row: Method, stream: Stream) -> Learner[Any]:
+def begin_first_task(row: Method, stream: Stream) -> Learner[Any]:
     learner = build(row, stream)
     learner.begin_task(stream.tasks[0].info)
     return learner
 
 
-def still(learner: nn.Module, trained: set[int]) -> dict[str, Tensor]:
+def copy_untrained(learner: nn.Module, trained: set[int]) -> dict[str, Tensor]:
     """Copies of all parameters that are neither trained nor averages, which move by their own rule."""
     averages = [f"{prefix}." for prefix, module in learner.named_modules() if isinstance(module, Averaged)]
     return {
@@ -86,7 +88,7 @@ def still(learner: nn.Module, trained: set[int]) -> dict[str, Tensor]:
     }
 
 
-def statistics(learner: nn.Module, awake: set[int]) -> dict[str, Tensor]:
+def copy_statistics(learner: nn.Module, trained_modules: set[int]) -> dict[str, Tensor]:
     """Copies of the BatchNorm statistics of modules that evaluate; an average's and an adapting teacher's may move."""
     moving = [
         f"{prefix}."
@@ -96,7 +98,9 @@ def statistics(learner: nn.Module, awake: set[int]) -> dict[str, Tensor]:
     return {
         f"{name}.running_mean": module.get_buffer("running_mean").clone()
         for name, module in learner.named_modules()
-        if isinstance(module, nn.BatchNorm2d) and id(module) not in awake and not name.startswith(tuple(moving))
+        if isinstance(module, nn.BatchNorm2d)
+        and id(module) not in trained_modules
+        and not name.startswith(tuple(moving))
     }
 
 
