@@ -51,9 +51,17 @@ def make_learner(
     return build_learner(row.learner, config, backbone, stream.image_shape, schedule, key, fixed_heads=fixed_heads)
 
 
-def teach(learner: Learner[Any], stream: Stream, *, seed: int = 0, precision: str = "fp32", **options: Any) -> Engine:
+def teach(
+    learner: Learner[Any],
+    stream: Stream,
+    *,
+    seed: int = 0,
+    precision: str = "fp32",
+    batch_size: int = 8,
+    **options: Any,
+) -> Engine:
     """Run the engine over a stream, for as many epochs as the learner was made for."""
-    training = Training(epochs=learner.setup.schedule.epochs, learning_rate=1e-2, batch_size=8)
+    training = Training(epochs=learner.setup.schedule.epochs, learning_rate=1e-2, batch_size=batch_size)
     engine = Engine(learner, stream, training, Runtime.choose("cpu", precision), seed, **options)
     engine.run()
     return engine

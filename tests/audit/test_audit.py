@@ -18,7 +18,7 @@ from recollect.engine import checkpoint
 from recollect.errors import UserError
 from recollect.runs import RunConfig, resolve, run
 from recollect.streams import Stream, stream_from_tensors
-from tests.support import recollect_process as recollect
+from tests.support import recollect
 
 SETTINGS = {"backbone": "convnet", "epochs": 1, "width": 4}
 

@@ -24,8 +24,7 @@ from recollect.runs import resolve, run
 from recollect.storage import seal
 from recollect.storage.tensors import hash_file
 from recollect.streams import stream_from_tensors
-from tests.support import StopAt, StopError, make_learner, make_stream, teach
-from tests.support import recollect_process as recollect
+from tests.support import StopAt, StopError, make_learner, make_stream, recollect, teach
 
 
 def resident() -> int:
@@ -76,7 +75,7 @@ def test_a_task_of_one_image_and_one_of_ten_thousand_classes() -> None:
         images, labels, images[:50], labels[:50], tasks=names, class_names=every, validation=0.0
     )
     learner = make_learner("rfe", stream)
-    matrix = teach(learner, stream).record.matrices["cil"]
+    matrix = teach(learner, stream, batch_size=500).record.matrices["cil"]
     assert learner.network.units(1) == slice(1, 10_001)
     assert all(cell is not None for cell in matrix[-1])
 
@@ -135,10 +134,16 @@ def test_more_threads_than_cores_work(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def small_run(out: Path, *more: str) -> list[str]:
-    words = ["run", "--stream", "split-digits", "--method", "expansion", "--tasks", "3", "--train-per-class", "20"]
-    words += ["--set", "epochs=2", "backbone.width=4", "--threads", "1", "--out", str(out), *more]
-    return [sys.executable, "-m", "recollect", *words]
+def small_run(out: Path) -> list[str]:
+    options = ["--stream", "split-digits", "--method", "expansion", "--tasks", "3", "--train-per-class", "20"]
+    return ["run", *options, "--set", "epochs=2", "backbone.width=4", "--threads", "1", "--out", str(out)]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    assert recollect(*small_run(out)).returncode == 0
+    return out
 
 
 def outcome(out: Path) -> tuple[object, object, bytes]:
@@ -146,18 +151,17 @@ def outcome(out: Path) -> tuple[object, object, bytes]:
     return result["til"], result["cil"], (out / "checkpoint" / "task-003" / "state.safetensors").read_bytes()
 
 
-def test_a_disk_that_fills_up_is_said_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
-    """The system refuses files beyond a size, as a full disk does, when the model has grown to it; then it goes on."""
-    whole, out = tmp_path / "whole", tmp_path / "run"
-    assert subprocess.run(small_run(whole), capture_output=True).returncode == 0
-    most = (
-        (whole / "checkpoint" / "task-003" / "state.safetensors").stat().st_size * 5 // 4
-    )  # less than with moments of Adam
+def test_a_disk_that_fills_up_is_said_and_the_last_checkpoint_stays(tmp_path: Path, uninterrupted: Path) -> None:
+    """The system refuses files above a size, as a full disk does, once the model has grown to it; then it resumes."""
+    out = tmp_path / "run"
+    size = (uninterrupted / "checkpoint" / "task-003" / "state.safetensors").stat().st_size
+    most = size * 5 // 4  # less than with the moments of Adam
 
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
-    done = subprocess.run(small_run(out), capture_output=True, text=True, preexec_fn=small_files)
+    command = [sys.executable, "-m", "recollect", *small_run(out)]
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=small_files)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "cannot be written" in done.stderr
@@ -166,19 +170,17 @@ def test_a_disk_that_fills_up_is_said_and_the_last_checkpoint_stays(tmp_path: Pa
     kept = checkpoint.newest(out / "checkpoint")
     assert kept is not None
     assert checkpoint.load_one(kept).tensors
-    done = subprocess.run(small_run(out), capture_output=True, text=True)
+    done = recollect(*small_run(out))
     assert done.returncode == 0, done.stderr
-    assert outcome(out) == outcome(whole)
+    assert outcome(out) == outcome(uninterrupted)
 
 
-def test_checkpoints_that_can_no_longer_be_written_are_said_and_mended(tmp_path: Path) -> None:
-    """A file in the folder's place stops everybody, root too, whom no permission keeps out."""
-    whole, out = tmp_path / "whole", tmp_path / "run"
-    assert subprocess.run(small_run(whole), capture_output=True).returncode == 0
+def test_checkpoints_that_can_no_longer_be_written_are_said_and_mended(tmp_path: Path, uninterrupted: Path) -> None:
+    """A file in the folder's place stops everybody, also root, who may write anywhere."""
+    out = tmp_path / "run"
     kept, aside = out / "checkpoint", tmp_path / "aside"
-    with subprocess.Popen(
-        small_run(out, "--checkpoint-every", "0"), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    ) as process:
+    command = [sys.executable, "-m", "recollect", *small_run(out), "--checkpoint-every", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         while process.poll() is None and checkpoint.newest(kept) is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGSTOP)
@@ -191,8 +193,8 @@ def test_checkpoints_that_can_no_longer_be_written_are_said_and_mended(tmp_path:
     assert "cannot be written" in said
     kept.unlink()
     aside.rename(kept)
-    assert subprocess.run(small_run(out), capture_output=True).returncode == 0
-    assert outcome(out) == outcome(whole)
+    assert recollect(*small_run(out)).returncode == 0
+    assert outcome(out) == outcome(uninterrupted)
 
 
 def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:

@@ -22,18 +22,17 @@ import torch
 from recollect.engine.fit import Fit
 from recollect.memory import Memory
 from recollect.methods import methods
-from tests.support import StopAt, StopError, make_learner, make_stream, teach
+from tests.support import StopAt, StopError, make_learner, make_stream, recollect, teach
 
 KILLS = int(os.environ.get("RECOLLECT_KILLS", "3"))
 NAMES = sorted(methods()) if "RECOLLECT_KILLS" in os.environ else ["rfe-b", "cls-er"]
 
 
-def command(name: str, out: Path) -> list[str]:
-    """Three tiny tasks, saved after every step, so that many a kill falls into the writing of a checkpoint."""
+def arguments(name: str, out: Path) -> list[str]:
+    """Three tiny tasks with a checkpoint after every step, so that some kills interrupt the writing of one."""
     words = ["run", "--stream", "split-digits", "--tasks", "3", "--train-per-class", "20", "--threads", "1"]
     settings = ["epochs=3", "backbone.width=4"] + (["retrospect_epochs=3"] if name.startswith("rfe") else [])
-    words += ["--checkpoint-every", "0", "--method", name, "--out", str(out), "--set", *settings]
-    return [sys.executable, "-m", "recollect", *words]
+    return [*words, "--checkpoint-every", "0", "--method", name, "--out", str(out), "--set", *settings]
 
 
 def outcome(out: Path) -> tuple[Any, Any, str]:
@@ -45,15 +44,15 @@ def outcome(out: Path) -> tuple[Any, Any, str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(name: str, tmp_path: Path) -> None:
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     started = time.monotonic()
-    assert subprocess.run(command(name, tmp_path / "whole"), **quiet).returncode == 0
+    assert recollect(*arguments(name, tmp_path / "whole")).returncode == 0
     whole_seconds = time.monotonic() - started
     rng = random.Random(f"{name} {KILLS}")
     landed, attempt, moments = 0, 0, set()
     while landed < KILLS:
         cut = tmp_path / f"cut-{attempt}"
-        with subprocess.Popen(command(name, cut), **quiet) as process:
+        command = [sys.executable, "-m", "recollect", *arguments(name, cut)]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             while process.poll() is None and not any((cut / "checkpoint").glob("task-*")):
                 time.sleep(0.01)
             time.sleep(rng.uniform(0.0, 0.4) * whole_seconds)
@@ -64,7 +63,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(name: str, tmp_
         if (cut / "result.json").exists():  # it was through: the next kill begins anew
             assert outcome(cut) == outcome(tmp_path / "whole")
             attempt += 1
-    done = subprocess.run(command(name, cut), **quiet)
+    done = recollect(*arguments(name, cut))
     assert done.returncode == 0, done.stderr
     assert "damaged" not in done.stderr
     assert moments

@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor, nn
 
 from recollect.runs import resolve, run
-from tests.conftest import make_stream
+from tests.support import make_stream
 
 
 class Pretrained(nn.Module):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.support import recollect_process as recollect
+from tests.support import recollect
 
 from recollect.errors import UserError
 from recollect.streams import stream_from_tensors

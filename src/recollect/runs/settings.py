@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
 import types
@@ -30,8 +31,9 @@ class Option:
 
 def options_of(section: str, defaults: Any) -> dict[str, Option]:
     """The fields of a config dataclass, documented by the string below each field."""
-    hints = typing.get_type_hints(type(defaults))
-    about = _field_docs(type(defaults))
+    config: type = type(defaults)
+    hints = typing.get_type_hints(config)
+    about = _field_docs(config)
     return {
         field.name: Option(
             section, field.name, hints[field.name], getattr(defaults, field.name), about.get(field.name, "")
@@ -112,6 +114,7 @@ def _fits(hint: Any, value: Any) -> bool:
     return isinstance(value, hint)
 
 
+@functools.cache
 def _field_docs(config: type) -> dict[str, str]:
     """The string literal that follows each field, in a class and its bases."""
     import ast
