@@ -22,9 +22,11 @@ from recollect.cli import main
 from recollect.engine import Engine, Observer, Runtime, Training
 from recollect.engine.feature_cache import SampleCache
 from recollect.methods import BaselineConfig, CachedFunctions, Learner, Phase, Schedule, Update, build_learner, methods
+from recollect.methods._rfe_memory import Recall
 from recollect.nets.convnet import ConvNet
 from recollect.rng import Key
 from recollect.streams import Batch, Stream, TaskInfo, augment
+from recollect.testing.harness import make_stream as make_stream
 
 SMALL = {"memory": 8, "auxiliary_dim": 8, "projection_dim": 4}
 
@@ -123,6 +125,56 @@ def loss_of(phase: Phase, batch: Batch) -> Tensor:
     phase.step(with_features(phase.cached, batch), lambda loss, edit=None: losses.append(loss))
     assert len(losses) == 1
     return losses[0]
+
+
+class Recorder(Observer):
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.images = 0
+        self.announced = 0
+
+    def event(self, kind: str, **fields: Any) -> None:
+        self.events.append((kind, fields))
+
+    def phase(self, title: str, num_images: int) -> None:
+        self.announced += num_images
+
+    def advance(self, num_images: int) -> None:
+        self.images += num_images
+
+
+def is_trained(name: str) -> bool:
+    """Whether the method has a training phase; some only take statistics of a frozen network."""
+    stream = make_stream()
+    learner = make_learner(name, stream)
+    learner.begin_task(stream.tasks[0].info)
+    return any(True for _ in learner.phases(stream.tasks[0].info))
+
+
+def after_task(name: str, stream: Stream, num: int, **options: Any) -> Learner[Any]:
+    """A learner that has begun task `num` (0-based) after learning those before it; its teacher just evaluates."""
+    learner = make_learner(name, stream, **({"teacher_statistics": "frozen"} | options))
+    part = Stream(stream.name, stream.tasks[:num], stream.pixels, stream.image_shape)
+    teach(learner, part)
+    learner.begin_task(stream.tasks[num].info)
+    return learner
+
+
+def recall_loss(learner: Learner[Any], stream: Stream, task: int, batch: Batch, **changes: Any) -> Tensor:
+    cached = phases(learner, stream, task)["retrospect"].cached
+    assert cached is not None
+    batch = with_features(dataclasses.replace(cached, **changes), batch)
+    return Recall(learner.past, task, learner.rfe).loss(batch)
+
+
+def mse(a: Tensor, b: Tensor) -> Tensor:
+    return ((a - b) ** 2).sum() / a.numel()
+
+
+def warm(learner: Learner[Any], stream: Stream, num_tasks: int) -> Engine:
+    """An engine whose learner has learned the first tasks."""
+    part = Stream(stream.name, stream.tasks[:num_tasks], stream.pixels, stream.image_shape)
+    return teach(learner, part)
 
 
 def recollect(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

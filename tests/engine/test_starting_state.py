@@ -13,7 +13,7 @@ from recollect.engine import Engine, Runtime, Training
 from recollect.errors import StoppedError
 from recollect.methods import Learner, methods
 from recollect.streams import Stream
-from recollect.testing.harness import EPOCHS, build, make_small, pictures, teach
+from recollect.testing.harness import EPOCHS, build, make_small, make_stream, teach
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("finetune", {}),
@@ -42,7 +42,7 @@ def restored(method: str, options: dict[str, Any], stream: Stream, num_learned: 
 def test_learning_from_a_starting_state_gives_the_same_bits(
     method: str, options: dict[str, Any], num_learned: int
 ) -> None:
-    stream = pictures([2, 2, 2])
+    stream = make_stream([2, 2, 2])
     expected = build(make_small(methods()[method], **options), stream)
     teach(expected, stream)
     learner = restored(method, options, stream, num_learned)
@@ -53,7 +53,7 @@ def test_learning_from_a_starting_state_gives_the_same_bits(
 
 
 def test_deployable_state_of_rfe_holds_neither_teacher_nor_adapter() -> None:
-    learner = build(make_small(methods()["rfe"]), stream := pictures([2, 2]))
+    learner = build(make_small(methods()["rfe"]), stream := make_stream([2, 2]))
     teach(learner, stream)
     omitted = learner.state_dict().keys() - learner.deployable_state().keys()
     assert {name.split(".")[1] for name in omitted} == {"anchor", "adapter"}
@@ -62,7 +62,7 @@ def test_deployable_state_of_rfe_holds_neither_teacher_nor_adapter() -> None:
 
 
 def test_interrupted_learning_from_a_starting_state_resumes_to_the_same_bits(tmp_path: Path) -> None:
-    stream = pictures([2, 2])
+    stream = make_stream([2, 2])
     expected = restored("rfe", {}, stream, 1)
     teach(expected, stream, num_learned=1)
 

@@ -1,0 +1,128 @@
+"""What phases train on: the order of data, training mode, devices and precision."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from tests.support import is_trained, make_learner, make_stream, teach
+from torch import nn
+
+from recollect.engine import Engine, Runtime, Training
+from recollect.engine.evaluation import evaluate
+from recollect.errors import UserError
+from recollect.methods import methods
+from recollect.nets.resnet import ResNet18
+from recollect.streams import Batch
+
+NAMES = sorted(methods())
+
+
+def presented(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the stream's batches of the fit phases showed, view by view."""
+    stream = make_stream()
+    learner = make_learner(name, stream, epochs=2)
+    shown: list[bytes] = []
+    original = learner.phases
+
+    def spying(task: Any) -> Any:
+        for phase in original(task):
+
+            def step(batch: Batch, update: Any, inner: Any = phase.step, spy: bool = phase.name == "fit") -> None:
+                if spy:
+                    shown.append(batch.x.numpy().tobytes())
+                inner(batch, update)
+
+            yield dataclasses.replace(phase, step=step)
+
+    monkeypatch.setattr(learner, "phases", spying)
+    teach(learner, stream, seed=seed)
+    return shown
+
+
+def test_all_methods_see_the_same_views_in_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = presented("finetune", 5, monkeypatch)
+    assert len(set(reference)) == len(reference)  # every epoch draws anew
+    for name in ("er", "rfe", "rfe-b"):
+        assert presented(name, 5, monkeypatch) == reference
+    assert presented("finetune", 6, monkeypatch) != reference
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_seed_same_bits(name: str) -> None:
+    stream = make_stream()
+    a, b, c = (make_learner(name, stream, epochs=2) for _ in range(3))
+    teach(a, stream, seed=1)
+    torch.randn(7)  # other users of torch's global generator do not matter
+    teach(b, stream, seed=1)
+    teach(c, stream, seed=2)
+    assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+    if is_trained(name):
+        assert any(not torch.equal(x, y) for x, y in zip(a.state_dict().values(), c.state_dict().values(), strict=True))
+
+
+def test_convolutions_are_laid_out_channels_last_and_stay_so() -> None:
+    stream = make_stream()
+    learner = make_learner("rfe", stream, backbone=ResNet18(3, 2))
+    teach(learner, stream)
+    layers = [m for m in learner.modules() if isinstance(m, nn.Conv2d) and m.kernel_size[0] > 1 and m.in_channels > 1]
+    assert len(layers) > 17
+    assert all(layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in layers)
+
+
+def test_bf16_learns_too_and_evaluates_in_order() -> None:
+    stream = make_stream((2, 2), per_class=20)
+    learner = make_learner("rfe", stream, epochs=6)
+    runtime = Runtime.choose("cpu", "bf16")
+    Engine(learner, stream, Training(epochs=6, learning_rate=1e-2, batch_size=8), runtime, 0).run()
+    found = evaluate(learner, stream.tasks, "test", stream.pixels, runtime)
+    assert found["til"][1] is not None
+    assert found["til"][1] > 60
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "tpu"}, "device 'tpu' is not available"),
+        ({"precision": "fp8"}, "precision is"),
+        ({"device": "cpu:foo"}, "device 'cpu:foo' is not available"),
+        ({"device": "cpu:1"}, "device 'cpu:1' is not available"),
+        ({"threads": -1}, "threads must be between"),
+    ],
+)
+def test_unavailable_devices_and_precisions_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Runtime.choose(**options)
+
+
+def test_joint_under_task_units_trains_every_head() -> None:
+    stream = make_stream((2, 2, 2))
+    learner = make_learner("joint", stream, units="task")
+    for task in stream.tasks:
+        learner.begin_task(task.info)
+    before = [head.weight.clone() for head in learner.network.heads]
+    other = make_learner("joint", stream, units="task")
+    teach(other, stream)
+    assert all(not torch.equal(old, head.weight) for old, head in zip(before, other.network.heads, strict=True))
+
+
+def test_only_the_modules_of_a_phase_are_in_training_mode() -> None:
+    """While r and h learn, f_t must evaluate: its BatchNorm statistics stay as stage 1 left them."""
+    stream = make_stream()
+    learner = make_learner("rfe", stream)
+    original, seen = learner.phases, []
+
+    def spying(task: Any) -> Any:
+        for phase in original(task):
+
+            def step(batch: Batch, update: Any, inner: Any = phase.step, name: str = phase.name) -> None:
+                seen.append((name, learner.network.backbone.training))
+                inner(batch, update)
+
+            yield dataclasses.replace(phase, step=step)
+
+    learner.phases = spying  # type: ignore[method-assign]
+    teach(learner, stream)
+    assert set(seen) == {("fit", True), ("retrospect", False)}
