@@ -24,7 +24,7 @@ SMALLER = {
 @pytest.fixture
 def tutorial(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("tutorial")
+    return importlib.import_module("pages.tutorial")
 
 
 def commands() -> list[str]:

@@ -89,7 +89,7 @@ def draw_curves(experiment: Experiment, path: Path) -> Path:
         seen: Counter[str] = Counter()
         for variant in (v for v in experiment.variants if v.method != "joint"):
             means = accuracy_over_time(variant, setting)
-            style = ("-", "--", ":", "-.")[seen[variant.method] % 4]  # of one colour where a method comes several times
+            style = ("-", "--", ":", "-.")[seen[variant.method] % 4]  # variants of a method have its colour
             seen[variant.method] += 1
             width = 2.5 if variant.method.startswith("rfe") else 1.2
             panel.plot(range(1, len(means) + 1), means, style, marker=".", linewidth=width,

@@ -45,7 +45,7 @@ function heatmap(title, rows, { most, digits, until, note, reverse = false }) {
   return svg(left + size * cell + 4, top + size * cell + 20, `${title}. ${note}`, body);
 }
 
-// What was measured on tasks learned by then; with fixed heads a row goes on to tasks to come.
+// What was measured on tasks learned by then; with fixed heads a row also has tasks to come.
 function learnedCells(matrix, row) {
   return matrix[row].slice(0, row + 1).filter((value) => value !== null);
 }
@@ -156,11 +156,11 @@ function drawDrift() {
     body += `<circle cx="${12 + i * 95}" cy="12" r="5" fill="${colour(index)}"/><text x="${21 + i * 95}" y="16">${name}</text>`;
     (points || []).forEach((p) => { body += `<circle cx="${x(p[0])}" cy="${y(p[1])}" r="3.2" fill="${colour(index)}" opacity=".75"/>`; });
   });
-  const row = state.after - 1, told = step >= 0
+  const row = state.after - 1, text = step >= 0
     ? `after task ${state.after}: RMSE drifted ${number(drift.drifted[row][task], 3)}, rectified ${number(drift.rectified[row][task], 3)}`
     : `task ${task + 1} is ${step === -1 ? "just learned" : "not learned yet"}`;
-  body += `<text x="2" y="292" class="faint">${told}</text>`;
-  at("scatter").innerHTML = svg(300, 298, `Features of task ${task + 1}, ${told}`, body);
+  body += `<text x="2" y="292" class="faint">${text}</text>`;
+  at("scatter").innerHTML = svg(300, 298, `Features of task ${task + 1}, ${text}`, body);
 }
 
 function drawDots() {
