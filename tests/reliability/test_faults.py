@@ -205,7 +205,7 @@ def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
     done = recollect("run", "--stream", "split-digits", "--method", "finetune", "--out", locked / "run")
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert f"{locked / 'run'}" in done.stderr
-    assert "check the path, its permissions and the space left" in done.stderr
+    assert "check the path, its permissions and the free space" in done.stderr
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
