@@ -302,7 +302,7 @@ def test_a_member_that_would_unpack_to_too_much_is_refused(kind: str, tmp_path: 
         files = archive.Zip(path, "data", "")
     assert path.stat().st_size < 2000
     assert len(files.read("zeros")) == 200_000
-    monkeypatch.setattr(archive, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(archive, "MAX_BYTES", 100_000)
     with pytest.raises(UserError, match="it would unpack to 200000 bytes, more than 100000"):
         files.read("zeros")
 

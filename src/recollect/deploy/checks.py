@@ -60,7 +60,11 @@ class Objection(NamedTuple):
 
 @dataclass(frozen=True)
 class Gate:
-    """What every task must fulfil for a model to pass."""
+    """What every task must fulfil for a model to pass.
+
+    >>> Gate(max_forgetting=2.0, min_accuracy=80.0)
+    Gate(max_forgetting=2.0, min_accuracy=80.0)
+    """
 
     max_forgetting: float | None = None
     """Percentage points that a task may have lost."""

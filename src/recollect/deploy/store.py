@@ -66,6 +66,15 @@ class ModelStore:
     """The versions of a model in a folder, one of which is current.
 
     Every method that writes holds the folder's lock meanwhile; another process is refused with `LockedError`.
+
+    >>> import numpy as np
+    >>> from recollect import ContinualClassifier
+    >>> images = np.random.default_rng(0).integers(0, 100, (40, 32, 32, 3), dtype=np.uint8)
+    >>> images[1::2] += 150  # every other image is bright
+    >>> model = ContinualClassifier(backbone="convnet", image_size=32, epochs=5)
+    >>> _ = model.learn((images, ["night", "day"] * 20), task="may").save("photos-model")
+    >>> ModelStore("photos-model").versions()
+    ['001-may']
     """
 
     def __init__(self, folder: str | Path) -> None:
