@@ -1,7 +1,6 @@
 """A model folder: the one place that locks it, cleans up after crashes, writes versions and tests them.
 
-Learning is a transaction: until it has finished the model is the old one. While it runs, `unfinished/` holds its
-checkpoints, from which the same learn resumes.
+Learning is a transaction: until it ends the model is the old one. `unfinished/` holds checkpoints, to resume from.
 """
 
 from __future__ import annotations
@@ -63,18 +62,10 @@ class LearnResult(NamedTuple):
 
 
 class ModelStore:
-    """The versions of a model in a folder, one of which is current.
+    """The versions of a model in a folder, one of which is current. Whoever writes holds the folder's lock.
 
-    Every method that writes holds the folder's lock meanwhile; another process is refused with `LockedError`.
-
-    >>> import numpy as np
-    >>> from recollect import ContinualClassifier
-    >>> images = np.random.default_rng(0).integers(0, 100, (40, 32, 32, 3), dtype=np.uint8)
-    >>> images[1::2] += 150  # every other image is bright
-    >>> model = ContinualClassifier(backbone="convnet", image_size=32, epochs=5)
-    >>> _ = model.learn((images, ["night", "day"] * 20), task="may").save("photos-model")
-    >>> ModelStore("photos-model").versions()
-    ['001-may']
+    >>> ModelStore("no-model-yet").versions()
+    []
     """
 
     def __init__(self, folder: str | Path) -> None:
