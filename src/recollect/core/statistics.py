@@ -1,4 +1,4 @@
-"""Classes as Gaussians with one covariance: what is left of a task's features when its images are gone.
+"""Classes as Gaussians with one covariance: what a method stores of a task's features in place of its images.
 
     n_c, μ_c = counts and means       S = Σ_c Σ_{z of c} (z - μ_c)(z - μ_c)ᵀ       Σ = S / (n - C), shrunk
     log p(c | z) = μ_cᵀ Σ⁻¹ z - ½ μ_cᵀ Σ⁻¹ μ_c + what is the same for all classes

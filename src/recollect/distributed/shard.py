@@ -21,7 +21,7 @@ class Shard:
     stop: int = 1
     total: int = 1
     weight: float = 1.0
-    """Weight of the mean over these rows in the mean over the global batch."""
+    """The share of these rows in the global batch, by which their mean is weighted."""
     gather: Callable[[Sequence[Tensor]], list[Tensor]] = list
     """Concatenates the rows of all ranks in the order of the batch; the tensors have one row per sample."""
 
