@@ -92,7 +92,7 @@ def imported_modules(path: Path) -> set[str]:
     return modules
 
 
-def files_of(module: str) -> list[Path]:
+def list_files(module: str) -> list[Path]:
     """The files of ours that importing a module runs: its own, and those of the packages around it."""
     parts = module.split(".")
     if parts[0] != ROOT.name:
@@ -111,7 +111,7 @@ def reachable_modules(paths: list[Path]) -> set[str]:
             visited.add(path)
             imports = imported_modules(path)
             modules |= imports
-            waiting += [file for module in imports for file in files_of(module)]
+            waiting += [file for module in imports for file in list_files(module)]
     return modules
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from recollect.audit import Searcher, purge, take_stock
+from recollect.audit import Searcher, purge, take_inventory
 from recollect.engine import checkpoint
 from recollect.errors import UserError
 from recollect.runs import RunConfig, resolve, run
@@ -87,7 +87,7 @@ def newest(folder: Path) -> Path:
 
 
 def test_it_lists_every_tensor_with_what_it_is(folders: Callable[[str], Path]) -> None:
-    audit = take_stock(folders("rfe-p"))
+    audit = take_inventory(folders("rfe-p"))
     assert {entry.file for entry in audit.entries} == set(folders("rfe-p").rglob("*.safetensors"))
     for file in {entry.file for entry in audit.entries}:
         held = load_file(file)
@@ -105,7 +105,7 @@ def test_it_lists_every_tensor_with_what_it_is(folders: Callable[[str], Path]) -
 def test_each_method_keeps_what_it_says(
     method: str, expect: str, tasks: set[int], folders: Callable[[str], Path]
 ) -> None:
-    audit = take_stock(folders(method))
+    audit = take_inventory(folders(method))
     assert audit.problems(expect) == []
     found = {task for store in audit.stores for task in store.tasks}
     assert found == tasks
@@ -125,7 +125,7 @@ def test_a_memory_that_was_not_purged_is_found(folders: Callable[[str], Path], t
         tensors["learner.past.memory.tasks"][3] = 0
 
     rewrite(newest(folder), keep_an_old_one)
-    (problem,) = take_stock(folder).problems("previous")
+    (problem,) = take_inventory(folder).problems("previous")
     assert "holds 1 samples of tasks 1, older than the last 1" in problem
 
 
@@ -137,7 +137,7 @@ def test_images_left_in_slots_that_should_be_free_are_found(folders: Callable[[s
 
     rewrite(newest(folder), forget_to_erase)
     for expect in ("none", "previous", "reservoir"):
-        (problem,) = take_stock(folder).problems(expect)
+        (problem,) = take_inventory(folder).problems(expect)
         assert "has 12 images in slots that should be free" in problem
 
 
@@ -232,7 +232,7 @@ def test_raw_bytes_are_found_too(layout: str, folders: Callable[[str], Path], tm
         rewrite(newest(folder), hide)
     assert {finding.image for finding in Searcher(PIECES[:8]).search_folder(folder)} == {5}
     if layout == "raw file":
-        assert any("notes.bin is no file of a run" in problem for problem in take_stock(folder).problems("none"))
+        assert any("notes.bin is no file of a run" in problem for problem in take_inventory(folder).problems("none"))
 
 
 def test_clean_folders_give_no_false_alarm(folders: Callable[[str], Path]) -> None:
@@ -314,12 +314,12 @@ def test_purge_removes_a_tasks_samples_everywhere_and_the_run_still_reads(
     method: str, folders: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = copied(folders(method), tmp_path / "run")
-    before = {task: sum(s.tasks.count(task) for s in take_stock(folder).stores) for task in (1, 2, 3)}
+    before = {task: sum(s.tasks.count(task) for s in take_inventory(folder).stores) for task in (1, 2, 3)}
     assert before[3] > 0
     gone = [PIECES[i] for i in range(48, 72)]
     assert list(Searcher(torch.stack(gone)).search_folder(folder))
     assert purge(folder, 3) == before[3]
-    after = take_stock(folder)
+    after = take_inventory(folder)
     assert {task for store in after.stores for task in store.tasks} == {t for t in (1, 2) if before[t]}
     assert list(Searcher(torch.stack(gone)).search_folder(folder)) == []
     assert purge(folder, 3) == 0
@@ -334,9 +334,9 @@ def test_a_file_that_cannot_be_read_stops_the_audit(folders: Callable[[str], Pat
     folder = copied(folders("rfe"), tmp_path / "run")
     newest(folder).write_bytes(b"nonsense")
     with pytest.raises(UserError, match="cannot be read .*; the audit would be incomplete"):
-        take_stock(folder)
-    with pytest.raises(UserError, match="is no folder"):
-        take_stock(tmp_path / "nowhere")
+        take_inventory(folder)
+    with pytest.raises(UserError, match="is not a folder"):
+        take_inventory(tmp_path / "nowhere")
 
 
 def test_the_command_is_a_gate(folders: Callable[[str], Path], tmp_path: Path) -> None:

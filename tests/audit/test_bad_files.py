@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from recollect.audit import Searcher, purge, take_stock
+from recollect.audit import Searcher, purge, take_inventory
 from recollect.cli.console import stdout
 from recollect.cli.rendering.audit import show_audit
 from recollect.engine import checkpoint
@@ -66,16 +66,16 @@ def audit(folder: Path, expect: str | None = None) -> int:
 @pytest.mark.parametrize("text", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize("expect", ["previous", "reservoir"])
 def test_a_config_of_the_wrong_type_is_refused(text: str, expect: str, folder: Path) -> None:
-    assert take_stock(folder).problems("reservoir") == []
+    assert take_inventory(folder).problems("reservoir") == []
     (folder / "config.json").write_text(text)
     with pytest.raises(UserError, match=r"config\.json"):
-        take_stock(folder).problems(expect)
+        take_inventory(folder).problems(expect)
 
 
 def test_a_config_that_is_no_text_is_refused(folder: Path) -> None:
     (folder / "config.json").write_bytes(b'{"method": "\xff\xfe"}')
     with pytest.raises(UserError, match=r"config\.json"):
-        take_stock(folder)
+        take_inventory(folder)
     with pytest.raises(UserError, match=r"config\.json"):
         purge(folder, 1)
 
@@ -121,7 +121,7 @@ STATES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("fields", STATES.values(), ids=STATES)
 def test_a_memory_of_the_wrong_shape_is_refused(fields: dict[str, Any], folder: Path) -> None:
     change(folder, **fields)
-    for act in (lambda: take_stock(folder), lambda: purge(folder, 1)):
+    for act in (lambda: take_inventory(folder), lambda: purge(folder, 1)):
         with pytest.raises(UserError, match=r"state\.safetensors cannot be read .*learner\.memory is no memory"):
             act()
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_searched_stops_the_search(make: Callable[[Path], None], 
     make(folder / "notes.bin")
     with pytest.raises(UserError, match=r"notes\.bin cannot be read"):
         list(Searcher(PIECES[:2]).search_folder(folder))
-    assert any("notes.bin is no file of a run" in problem for problem in take_stock(folder).problems("reservoir"))
+    assert any("notes.bin is no file of a run" in problem for problem in take_inventory(folder).problems("reservoir"))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\nnonsense"], ids=["empty", "damaged"])
@@ -207,7 +207,7 @@ def test_a_folder_that_cannot_be_listed_stops_the_audit(folder: Path, monkeypatc
 
     monkeypatch.setattr(os, "scandir", fail)
     with pytest.raises(UserError, match=r"hidden cannot be read .*Permission denied"):
-        take_stock(folder)
+        take_inventory(folder)
 
 
 @pytest.mark.parametrize("name", ["lock", "photos/lock", "photos/state.json", "events.jsonl", "result.json"])
@@ -215,7 +215,7 @@ def test_a_picture_named_like_a_file_of_a_run_is_not_understood(name: str, folde
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     Image.fromarray(PIECES[0].permute(1, 2, 0).numpy()).save(path, "PNG")
-    assert take_stock(folder).others == [path]
+    assert take_inventory(folder).others == [path]
 
 
 def test_what_a_run_writes_is_understood(folder: Path) -> None:
@@ -223,7 +223,7 @@ def test_what_a_run_writes_is_understood(folder: Path) -> None:
     (folder / "events.jsonl").write_text('{"event": "started"}\n{"eve')
     (folder / "result.json.77.unfinished").write_text('{"memory": {"na')
     (folder / "data.json.78.unfinished").write_bytes('{"classes": ["ü'.encode()[:-1])
-    assert take_stock(folder).others == []
+    assert take_inventory(folder).others == []
 
 
 def test_the_command_names_a_file_that_it_cannot_read(folder: Path) -> None:

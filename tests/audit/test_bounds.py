@@ -91,13 +91,13 @@ def test_text_is_decoded_the_same_in_pieces_of_any_size(size: int, monkeypatch: 
     encoded = base64.b64encode(bytes(data))
     for skip in range(4):
         text = b"!" + b"x" * skip + encoded + b"!"
-        assert b"".join(decoding.base64_in(in_pieces(text, size), skip)) == bytes(data)
+        assert b"".join(decoding.decode_base64(in_pieces(text, size), skip)) == bytes(data)
     for skip in range(2):
         text = b"!" + b"a" * skip + bytes(data).hex(" ").encode() + b"!"
-        assert b"".join(decoding.hex_in(in_pieces(text, size), skip)) == bytes(data)
+        assert b"".join(decoding.decode_hex(in_pieces(text, size), skip)) == bytes(data)
     text = json.dumps([value / 7 for value in data]).encode()
-    assert torch.cat(list(decoding.numbers_in(in_pieces(text, size)))).tolist() == [value / 7 for value in data]
+    assert torch.cat(list(decoding.parse_numbers(in_pieces(text, size)))).tolist() == [value / 7 for value in data]
     for ascii_only in (True, False):
         text = json.dumps("".join(map(chr, data)), ensure_ascii=ascii_only).encode()
-        characters = torch.cat(list(decoding.characters_in(in_pieces(text, size), escaped=True)))
+        characters = torch.cat(list(decoding.parse_characters(in_pieces(text, size), escaped=True)))
         assert characters[1:-1].tolist() == data

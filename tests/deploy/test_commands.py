@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from recollect.audit import take_stock
+from recollect.audit import take_inventory
 from recollect.deploy import ModelStore
 from tests.deploy.support import (
     LEARN,
@@ -51,7 +51,7 @@ def test_two_months_with_every_command(tmp_path: Path) -> None:
     again = json.loads(recollect("check", model, tmp_path / "test", "--json").stdout)
     assert again == json.loads(checked.stdout)
     assert recollect("audit", model, "--expect", "none", "--against", tmp_path / "may" / "0").returncode == 0
-    assert take_stock(model).problems("none") == []
+    assert take_inventory(model).problems("none") == []
     twice = recollect(*learn_command(model, tmp_path / "june", "june"))
     assert (twice.returncode, "is already learned; choose another name" in twice.stderr) == (2, True)
     assert "is now at 001-may" in recollect("rollback", model, "--to", "may").stdout

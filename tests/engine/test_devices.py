@@ -17,7 +17,7 @@ from tests.support import Plain, make_learner, make_stream
 from torch import Tensor, nn
 
 from recollect import ContinualClassifier
-from recollect.audit import purge, take_stock
+from recollect.audit import purge, take_inventory
 from recollect.core import RFE
 from recollect.deploy import ModelStore
 from recollect.engine import Engine, Observer, Runtime, Training, checkpoint
@@ -187,7 +187,7 @@ def test_every_method_trains_resumes_and_reads_as_on_the_cpu(
     assert {tensor.device.type for tensor in learner.parameters()} == {NAME}
     assert_same(learner.state_dict(), expected.state_dict())
     assert_reads_alike(learner, expected, device)
-    kept, also = (take_stock(tmp_path / folder) for folder in (NAME, "cpu"))
+    kept, also = (take_inventory(tmp_path / folder) for folder in (NAME, "cpu"))
     assert [(e.name, e.kind, e.num_bytes) for e in kept.entries] == [
         (e.name, e.kind, e.num_bytes) for e in also.entries
     ]
@@ -217,7 +217,7 @@ def test_a_run_on_another_device_has_the_cpus_result_and_can_be_purged(tmp_path:
     for part in ("til", "cil", "validation", "parameters", "values_held", "memory"):
         assert results[NAME][part] == results["cpu"][part], part
     assert results[NAME]["environment"]["device"] == NAME
-    assert take_stock(tmp_path / NAME).problems("reservoir") == []
+    assert take_inventory(tmp_path / NAME).problems("reservoir") == []
     assert purge(tmp_path / NAME, 1) == purge(tmp_path / "cpu", 1) > 0
 
 

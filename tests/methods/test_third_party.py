@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recollect.audit import take_stock
+from recollect.audit import take_inventory
 from recollect.methods import methods
 from recollect.report.collect import collect
 from recollect.report.figures import draw_curves
@@ -65,7 +65,7 @@ def test_a_third_party_method_brings_its_own_cost_labels_and_colour(acme: str, t
     assert cost.gigabytes == pytest.approx(usual.gigabytes * (5 + MOMENTS) / (1 + MOMENTS))
 
     results = [run(one, tmp_path / one.method, device="cpu") for one in (plain, config)]
-    entries = {entry.name: entry.kind for entry in take_stock(tmp_path / acme).entries}
+    entries = {entry.name: entry.kind for entry in take_inventory(tmp_path / acme).entries}
     assert entries["learner.velocity"] == "velocity of the weights"
     assert set(entries.values()) <= {"velocity of the weights", "network", "state of the optimiser"}
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from recollect.audit import take_stock
+from recollect.audit import take_inventory
 from recollect.engine import checkpoint
 from recollect.errors import UserError
 from recollect.runs import resolve, run
@@ -245,7 +245,7 @@ def test_thousands_of_mutated_checkpoints_are_refused_without_a_crash(file: str,
             (path / "state.json").write_text(json.dumps(seal(about, "check")))
         try:
             checkpoint.load_one(path)
-            take_stock(tmp_path)
+            take_inventory(tmp_path)
         except UserError:
             refused += 1
     assert refused > 750

@@ -104,11 +104,11 @@ def test_a_signal_saves_the_step_and_the_same_command_resumes_to_the_same_result
     assert "finishing the step and saving; once more to stop at once" in errors
     assert "saved; the same command resumes from here" in errors
     assert not (interrupted / "result.json").exists()
-    resume = [sys.executable, "-m", "recollect", "resume", str(interrupted), "--threads", "1"]
-    again = subprocess.run(command if code == 130 else resume, capture_output=True, text=True)
+    resume = ["resume", str(interrupted), "--threads", "1"]
+    again = recollect(*(command[3:] if code == 130 else resume))
     assert again.returncode == 0, again.stderr
     assert "resumes after task" in again.stdout
-    done = subprocess.run([*command[:-1], str(uninterrupted)], capture_output=True, text=True)
+    done = recollect(*arguments, uninterrupted)
     assert done.returncode == 0, done.stderr
     results = [json.loads((folder / "result.json").read_text()) for folder in (interrupted, uninterrupted)]
     assert [results[0][key] for key in ("til", "cil")] == [results[1][key] for key in ("til", "cil")]

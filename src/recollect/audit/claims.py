@@ -1,6 +1,6 @@
 """What `recollect audit --against` finds and does not find, in the words of docs/reliability.md.
 
-A test hides an image in each of these ways, and another compares these words with the page.
+One test hides an image in each of these ways; another compares these lists with the page.
 """
 
 FOUND_IN = (

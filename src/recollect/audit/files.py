@@ -1,7 +1,7 @@
-"""Reading files in bounded pieces, so that an audit of a large file takes little memory.
+"""Reads files in pieces, so that an audit of a large file needs little memory.
 
-A safetensors file is eight bytes with the length of a JSON header, the header, and the bytes of the tensors, which the
-header names with their type, shape and place. `open_layout` has the format's own reader check all of that.
+A safetensors file consists of eight bytes with the length of a JSON header, the header, which lists the type, shape and
+position of each tensor, and the bytes of the tensors. `open_layout` lets the library of the format validate it first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor of a safetensors file: what it is, and its bytes' place in the file."""
+    """One tensor of a safetensors file, and the position of its bytes."""
 
     name: str
     dtype: torch.dtype
@@ -40,21 +40,21 @@ class Stored:
 
 @dataclass(frozen=True)
 class Layout:
-    """The header of a safetensors file: its tensors, and its end."""
+    """The tensors that the header of a safetensors file lists, and the end of the header."""
 
     tensors: list[Stored]
     end: int
 
 
-def unreadable(path: Path, why: object) -> UserError:
+def unreadable_error(path: Path, why: object) -> UserError:
     return UserError(f"{path} cannot be read ({why}); {INCOMPLETE}")
 
 
-def files_of(folder: Path) -> list[Path]:
-    """Everything under a folder but its sub-folders; links to folders are listed and not followed."""
+def list_files(folder: Path) -> list[Path]:
+    """List all files under a folder; links to folders are listed, not followed."""
 
     def refuse(error: OSError) -> None:
-        raise unreadable(Path(error.filename or folder), error.strerror)
+        raise unreadable_error(Path(error.filename or folder), error.strerror)
 
     paths = []
     for root, folders, files in os.walk(folder, onerror=refuse):
@@ -64,7 +64,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def read_pieces(path: Path, begin: int = 0, end: int | None = None) -> Iterator[bytearray]:
-    """The bytes of a file from `begin` to `end`."""
+    """Yield the bytes of a file from `begin` to `end`."""
     try:
         with path.open("rb") as file:
             file.seek(begin)
@@ -72,37 +72,37 @@ def read_pieces(path: Path, begin: int = 0, end: int | None = None) -> Iterator[
             while left > 0:
                 piece = bytearray(min(left, PIECE))
                 if file.readinto(piece) != len(piece):
-                    raise unreadable(path, "it became shorter while it was read")
+                    raise unreadable_error(path, "it became shorter while it was read")
                 left -= len(piece)
                 yield piece
     except OSError as error:
-        raise unreadable(path, error.strerror) from error
+        raise unreadable_error(path, error.strerror) from error
 
 
 def open_layout(path: Path) -> Layout:
-    """What a safetensors file holds, refused where it is damaged."""
+    """Read the header of a safetensors file; a damaged file is an error."""
     try:
         with safe_open(path, framework="pt"):
             pass
         with path.open("rb") as file:
             end = 8 + int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(end - 8))
-        found = []
+        tensors = []
         for name, about in header.items():
             if name != "__metadata__":
                 first, last = about["data_offsets"]
                 shape = tuple(about["shape"])
-                found.append(Stored(name, DTYPES[about["dtype"]], shape, end + first, end + last))
-        return Layout(sorted(found, key=lambda stored: stored.begin), end)
+                tensors.append(Stored(name, DTYPES[about["dtype"]], shape, end + first, end + last))
+        return Layout(sorted(tensors, key=lambda stored: stored.begin), end)
     except KeyError as error:
-        raise unreadable(path, f"unknown type {error}") from error
+        raise unreadable_error(path, f"unknown type {error}") from error
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
 
 
-def whole_number(value: object, what: str, most: int) -> int:
-    """A number read from a JSON file, refused where it cannot be meant."""
+def check_count(value: object, what: str, most: int) -> int:
+    """Return a count that was read from a JSON file; anything but a whole number up to `most` is an error."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         shown = ascii(value) if not isinstance(value, int) or abs(value) < 1 << 64 else "a number too large to show"
-        raise UserError(f"{what} is {shown[:60]}, where a whole number from 0 to {most} belongs; restore the file")
+        raise UserError(f"{what} is {shown[:60]}, expected a whole number from 0 to {most}; restore the file")
     return value

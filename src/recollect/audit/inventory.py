@@ -1,7 +1,7 @@
-"""A list of everything a run or model folder holds: tensors with what they are, stores of samples, and other files.
+"""Lists everything that a run or model folder contains: tensors with their roles, stores of samples, and other files.
 
-Only safetensors files hold tensors. A store is a memory's group of tensors: `images`, `labels`, `tasks` and further
-fields side by side, of which the first `size` rows are samples.
+Only safetensors files contain tensors. A store is the group of tensors of one memory: `images`, `labels`, `tasks` and
+other fields, of which the first `size` rows are samples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recollect.audit.files import INCOMPLETE, Stored, files_of, open_layout, read_pieces, unreadable, whole_number
+from recollect.audit.files import (
+    INCOMPLETE,
+    Stored,
+    check_count,
+    list_files,
+    open_layout,
+    read_pieces,
+    unreadable_error,
+)
 from recollect.errors import UserError
 from recollect.methods import methods
 from recollect.storage import UNFINISHED, read_json
@@ -45,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Store:
-    """The samples of one memory in one file, as task numbers counted from 1."""
+    """The samples of one memory in one file, by their task numbers, counted from 1."""
 
     file: Path
     name: str
@@ -66,69 +74,70 @@ class Audit:
     entries: list[Entry]
     stores: list[Store]
     others: list[Path]
-    """Files that are neither tensors nor part of a run folder."""
+    """Files that contain no tensors and do not belong to a run or model folder."""
     config: dict[str, Any]
 
     def problems(self, expect: str) -> list[str]:
-        """Where the folder holds more than `none`, `previous` or `reservoir` allows."""
+        """Describe what the folder contains beyond what `none`, `previous` or `reservoir` allows."""
         if expect not in ("none", "previous", "reservoir"):
             raise UserError(f"--expect is none, previous or reservoir; got {expect!r}")
-        found = [f"{path} is no file of a run and is not understood" for path in self.others]
+        problems = [f"{path} is no file of a run and is not understood" for path in self.others]
         for store in self.stores:
             where = f"{store.file}, {store.name}"
             if store.num_beyond:
-                found.append(f"{where} has {store.num_beyond} images in slots that should be free")
+                problems.append(f"{where} has {store.num_beyond} images in slots that should be free")
             if expect == "none" and len(store):
-                found.append(f"{where} holds {len(store)} samples of tasks {_list(store.tasks)}")
+                problems.append(f"{where} holds {len(store)} samples of tasks {_format_tasks(store.tasks)}")
             if expect == "previous":
-                last, newest = self._option("last_tasks", 1), self._newest_task()
+                last, newest = self._read_option("last_tasks", 1), self._find_newest_task()
                 old = [task for task in store.tasks if task <= newest - last]
                 if old:
-                    found.append(f"{where} holds {len(old)} samples of tasks {_list(old)}, older than the last {last}")
-            budget = self._option("memory", store.capacity)
+                    tasks = _format_tasks(old)
+                    problems.append(f"{where} holds {len(old)} samples of tasks {tasks}, older than the last {last}")
+            budget = self._read_option("memory", store.capacity)
             if len(store) > budget:
-                found.append(f"{where} holds {len(store)} samples, more than the budget of {budget}")
-        return found
+                problems.append(f"{where} holds {len(store)} samples, more than the budget of {budget}")
+        return problems
 
-    def _option(self, name: str, default: int) -> int:
-        """A whole number among the method's options."""
+    def _read_option(self, name: str, default: int) -> int:
+        """Return a whole number among the method's options."""
         path, method = self.folder / "config.json", self.config.get("method", {})
         if not isinstance(method, dict):
-            raise unreadable(path, f"the method's options are a {type(method).__name__}")
-        return whole_number(method.get(name, default), f"{path}: {name}", MAX_COUNT)
+            raise unreadable_error(path, f"the method's options are a {type(method).__name__}")
+        return check_count(method.get(name, default), f"{path}: {name}", MAX_COUNT)
 
-    def _newest_task(self) -> int:
-        """The last task that has ended: so the names of checkpoints say, or else the samples."""
+    def _find_newest_task(self) -> int:
+        """Return the last task that has ended, by the names of checkpoints or else by the samples."""
         names = (store.file.parent.name.removeprefix("task-").partition(".")[0] for store in self.stores)
         ended = [int(name) for name in names if name.isdecimal()]
         return max(ended or [task for store in self.stores for task in store.tasks], default=0)
 
 
-def take_stock(folder: Path) -> Audit:
-    """List a folder's contents; a file that cannot be read is an error, not an omission."""
+def take_inventory(folder: Path) -> Audit:
+    """List a folder's contents; a file that cannot be read is an error."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder")
-    paths = files_of(folder)
+        raise UserError(f"{folder} is not a folder; give a run or model folder")
+    paths = list_files(folder)
     if not any(path.name in ("config.json", "model.json") or path.suffix == ".safetensors" for path in paths):
         raise UserError(f"{folder} holds no run and no model, so nothing can be said of it; check the path")
     config = folder / "config.json"
     settings = read_json(config, dict[str, Any], INCOMPLETE) if config.exists() else {}
-    labels = _labels(settings)
+    labels = _collect_labels(settings)
     entries, stores, others = [], [], []
     for path in paths:
         if path.suffix == ".safetensors":
             for stored in open_layout(path).tensors:
                 num_bytes = stored.end - stored.begin
-                entries.append(Entry(path, stored.name, kind_of(stored.name, labels), stored.shape, num_bytes))
-            stores += stores_of(path)
+                entries.append(Entry(path, stored.name, describe_tensor(stored.name, labels), stored.shape, num_bytes))
+            stores += list_stores(path)
         if path.is_symlink() or (path.suffix != ".safetensors" and not _is_known(path)):
             others.append(path)
     return Audit(folder, entries, stores, others, settings)
 
 
 def _is_known(path: Path) -> bool:
-    """Whether a file has the name and the contents of one that a run or a model writes."""
-    name, num_cut = re.subn(rf"\.[0-9a-f]+\.{UNFINISHED}$", "", path.name)  # what a crash left of a file
+    """Return whether a file has the name and the format of one that a run or a model writes."""
+    name, num_cut = re.subn(rf"\.[0-9a-f]+\.{UNFINISHED}$", "", path.name)  # left by a crash
     if path.parent.name == "tensorboard" and path.name.startswith("events.out."):
         return True
     if name not in KNOWN_FILES or not path.is_file() or path.stat().st_size > MAX_TEXT:
@@ -145,13 +154,13 @@ def _is_known(path: Path) -> bool:
     return not num_cut or not text or text.startswith("{")
 
 
-def stores_of(path: Path) -> list[Store]:
-    """The memories in a file."""
-    held = {stored.name: stored for stored in open_layout(path).tensors}
-    found = []
-    for name, images in held.items():
+def list_stores(path: Path) -> list[Store]:
+    """List the memories in a file."""
+    tensors = {stored.name: stored for stored in open_layout(path).tensors}
+    stores = []
+    for name, images in tensors.items():
         prefix = name.removesuffix(".images")
-        tasks, size = held.get(f"{prefix}.tasks"), held.get(f"{prefix}._extra_state")
+        tasks, size = tensors.get(f"{prefix}.tasks"), tensors.get(f"{prefix}._extra_state")
         if not name.endswith(".images") or tasks is None or size is None:
             continue
         try:
@@ -159,11 +168,11 @@ def stores_of(path: Path) -> list[Store]:
             listed = tuple(int(task) + 1 for task in _read(path, tasks)[:num].tolist())
             if not len(listed) == num <= capacity:
                 raise ValueError(f"{num} samples, {len(listed)} task numbers, {capacity} slots")
-            beyond = _count_used(path, images, num)
+            beyond = _count_used_slots(path, images, num)
         except (IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
-            raise unreadable(path, f"{prefix} is no memory: {error}") from error
-        found.append(Store(path, prefix, capacity, listed, beyond))
-    return found
+            raise unreadable_error(path, f"{prefix} is no memory: {error}") from error
+        stores.append(Store(path, prefix, capacity, listed, beyond))
+    return stores
 
 
 def _read(path: Path, stored: Stored) -> Tensor:
@@ -171,15 +180,15 @@ def _read(path: Path, stored: Stored) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=stored.dtype) if data else torch.zeros(0)
 
 
-def _count_used(path: Path, images: Stored, first: int) -> int:
-    """Slots from `first` on that are not empty."""
+def _count_used_slots(path: Path, images: Stored, first: int) -> int:
+    """Count the slots from `first` on that are not empty."""
     row = (images.end - images.begin) // max(images.shape[0], 1)
     begins = range(images.begin + first * row, images.end, row or 1)
     return sum(any(piece.count(0) < len(piece) for piece in read_pieces(path, at, at + row)) for at in begins)
 
 
-def _labels(settings: dict[str, Any]) -> dict[str, str]:
-    """What the methods' tensors are: those of the folder's own method first, then of all others."""
+def _collect_labels(settings: dict[str, Any]) -> dict[str, str]:
+    """Collect the roles of tensors by attribute name: of the folder's own method first, then of all others."""
     rows, method = methods(), settings.get("method")
     name = method.get("name") if isinstance(method, dict) else None
     own = [rows[name].contents] if isinstance(name, str) and name in rows else []
@@ -190,8 +199,8 @@ def _labels(settings: dict[str, Any]) -> dict[str, str]:
     return labels
 
 
-def kind_of(name: str, labels: Mapping[str, str]) -> str:
-    """What a tensor is, by the attributes in its name."""
+def describe_tensor(name: str, labels: Mapping[str, str]) -> str:
+    """Return the role of a tensor, by the attributes in its name."""
     parts = name.split(".")
     if parts[0] in FILE_PARTS:
         return FILE_PARTS[parts[0]]
@@ -201,5 +210,5 @@ def kind_of(name: str, labels: Mapping[str, str]) -> str:
     return "other"
 
 
-def _list(tasks: tuple[int, ...] | list[int]) -> str:
+def _format_tasks(tasks: tuple[int, ...] | list[int]) -> str:
     return ", ".join(map(str, sorted(set(tasks))))

@@ -1,7 +1,7 @@
-"""The lines of images that are searched for, and comparing them with stored numbers.
+"""Chooses the lines of images that are searched for, and compares them with stored numbers.
 
-A line is a piece of one row (or, where rows have no contrast, column) of an image. Two lines are compared less their
-means and over their lengths; the sign of their correlation is left out, so that an inverted image is found too.
+A line is part of one row of an image (or, if rows have no contrast, of one column). Two lines are compared by the
+absolute value of their correlation, so that an inverted image is found too.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 MARGIN = 4  # pixels that a shift may cut off on each side
-LEAST_CONTRAST, NOISE_CONTRAST = 1.0, 7.0  # standard deviation in steps of 255: to be searched; to be found under noise
-LIKELY, CERTAIN = 0.92, 0.96  # least correlation of one line; of all lines that are there
+MIN_CONTRAST, NOISE_CONTRAST = 1.0, 7.0  # standard deviation in steps of 255: to be searched; to be found under noise
+LIKELY, CERTAIN = 0.92, 0.96  # minimum correlation of one line; of all lines that exist
 LINE_NOISE, BLOCK_NOISE = 2.2, 1.7  # what may be left unexplained, in steps of 255 (noise of up to 2 leaves about 1.4)
-ROUNDING = 0.3  # share of that noise that rounding to half precision makes
+ROUNDING = 0.3  # fraction of that noise that rounding to half precision causes
 
 
 @dataclass(frozen=True)
@@ -28,29 +28,29 @@ class Probe:
     other: int
     reverse: bool
     upright: bool
-    noise: float  # share of the noise that may be in it
+    noise: float  # fraction of the noise that it may contain
     block: Tensor  # [lines, pixels along a line]
 
 
 class Lines:
-    """The lines of all probes of one direction, as tensors, to be compared at once."""
+    """The lines of all probes of one direction as tensors, to compare them at once."""
 
     def __init__(self, probes: list[Probe]) -> None:
         self.probes = probes
         self.lines = torch.stack([standardise(p.block[p.line]) for p in probes])
-        self.least = torch.tensor([least_match(p.block[p.line], p.noise) for p in probes])
+        self.least = torch.tensor([min_correlation(p.block[p.line], p.noise) for p in probes])
         self.others = torch.stack([standardise(p.block[p.other]) for p in probes])
-        self.others_least = torch.tensor([least_match(p.block[p.other], p.noise) for p in probes])
+        self.others_least = torch.tensor([min_correlation(p.block[p.other], p.noise) for p in probes])
         self.distances = torch.tensor([p.other - p.line for p in probes])
         self.length = self.lines.shape[1]
         self.scaled = self.lines / self.least[:, None]
-        """A product with it beyond 1 or -1 is a match."""
+        """A product above 1 or below -1 is a match."""
 
 
 def choose_probes(index: int, image: Tensor) -> tuple[list[Probe], float]:
-    """The lines to search for an image [c, h, w] by, and its contrast."""
+    """Choose the lines by which an image [c, h, w] is searched for; also return its contrast."""
     block, contrast = _choose_block(image)
-    if contrast < LEAST_CONTRAST:
+    if contrast < MIN_CONTRAST:
         return [], contrast
     noise = 1.0 if contrast >= NOISE_CONTRAST else ROUNDING
     probes = _choose_lines(index, block, noise, upright=False) or _choose_lines(index, block, noise, upright=True)
@@ -58,7 +58,7 @@ def choose_probes(index: int, image: Tensor) -> tuple[list[Probe], float]:
 
 
 def _choose_block(image: Tensor) -> tuple[Tensor, float]:
-    """The middle of the channel of most contrast, and that contrast."""
+    """Return the centre of the channel with the highest contrast, and that contrast."""
     middle = image.float()[:, MARGIN:-MARGIN, MARGIN:-MARGIN]
     if not middle.numel():
         return middle[0], 0.0
@@ -68,30 +68,30 @@ def _choose_block(image: Tensor) -> tuple[Tensor, float]:
 
 
 def _choose_lines(index: int, block: Tensor, noise: float, *, upright: bool) -> list[Probe]:
-    """The two lines of most contrast in a block, one in each half, both ways round."""
-    found: list[Probe] = []
+    """Choose the line with the highest contrast in each half of a block, in both directions."""
+    probes: list[Probe] = []
     lines = block.T if upright else block
     half = len(lines) // 2
     for part in (range(half), range(half, len(lines))):
         contrast = lines.std(dim=1)
         line = part.start + int(contrast[part.start : part.stop].argmax()) if part else 0
-        if not part or float(contrast[line]) < LEAST_CONTRAST:
+        if not part or float(contrast[line]) < MIN_CONTRAST:
             continue
-        contrast[max(line - 2, 0) : line + 3] = -1.0  # neighbours are too alike to tell anything
+        contrast[max(line - 2, 0) : line + 3] = -1.0  # neighbours are too similar to be informative
         for reverse in (False, True):
             seen = (lines.flip(1) if reverse else lines).contiguous()
-            found.append(Probe(index, line, int(contrast.argmax()), reverse, upright, noise, seen))
-    return found
+            probes.append(Probe(index, line, int(contrast.argmax()), reverse, upright, noise, seen))
+    return probes
 
 
-def least_match(line: Tensor, noise: float) -> float:
-    """The correlation with a line that noise leaves at least."""
+def min_correlation(line: Tensor, noise: float) -> float:
+    """Return the lowest correlation with a line that noise can cause."""
     share = min(noise * LINE_NOISE / max(float(line.std()), 1e-12), 1.0)
     return max(LIKELY, math.sqrt(1 - share**2))
 
 
 def match_block(numbers: Tensor, probe: Probe, start: int, along: int, across: int) -> float:
-    """The correlation of a block around one of its lines, 0.0 if it is not there; at the ends half of it is enough."""
+    """Return the correlation of a block around one of its lines, or 0.0; at the ends half a block is enough."""
     num_lines, length = probe.block.shape
     begins = start + (torch.arange(num_lines) - probe.line) * across
     there = (begins >= 0) & (begins + (length - 1) * along < len(numbers))
@@ -108,7 +108,7 @@ def match_block(numbers: Tensor, probe: Probe, start: int, along: int, across: i
 
 
 def remove_slopes(block: Tensor) -> Tensor:
-    """Without its mean and its even slopes, in which one clear sky is like another."""
+    """Subtract the mean and the even gradients, which different pictures of a clear sky share."""
     for dim in (0, 1):
         ramp = torch.linspace(-1, 1, block.shape[dim]).unsqueeze(1 - dim)
         block = block - block.mean()
@@ -117,17 +117,17 @@ def remove_slopes(block: Tensor) -> Tensor:
 
 
 def standardise(values: Tensor) -> Tensor:
-    """Without mean, of length 1."""
+    """Subtract the mean and scale to length 1."""
     centred: Tensor = values - values.mean()
     length: Tensor = torch.linalg.vector_norm(centred)
     return centred / length.clamp(min=1e-12)
 
 
 def standardise_rows(windows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows that have contrast, without mean and of length 1 in single precision, and which rows those are.
+    """Return the rows that have contrast, with mean 0 and length 1 in single precision, and their indices.
 
-    Each row loses its first number before anything is rounded, which keeps the contrast beside a large offset, and is
-    divided by its largest number before anything is squared.
+    The first number of each row is subtracted before anything is rounded, which preserves the contrast next to a large
+    offset, and the row is divided by its largest number before anything is squared.
     """
     moved = windows - windows[:, :1]
     low, high = moved.aminmax(dim=1)
@@ -142,9 +142,10 @@ def standardise_rows(windows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def measure_columns(windows: Tensor) -> tuple[Tensor, Tensor]:
-    """Columns less one number each in single precision, and their lengths without mean; no contrast: infinite.
+    """Return the columns, each less its first number, and their lengths after subtraction of the mean.
 
-    What `standardise_rows` gives, but for a division, at a fraction of its cost on numbers of ordinary size.
+    Columns without contrast have infinite length. Columns over lengths are what `standardise_rows` gives, at a fraction
+    of the cost for numbers of ordinary size.
     """
     if windows.dtype == torch.float32:
         columns = windows - windows[:1]

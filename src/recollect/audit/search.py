@@ -1,9 +1,9 @@
-"""Is this image in there? Given images are searched in all stored numbers and bytes, whatever was done to them.
+"""Searches all stored numbers and bytes for given images.
 
-A line of an image is compared with every stretch of numbers; where the correlation is high the lines beside it must
-agree too, at any distance from one line to the next. `claims` lists what that finds and what it does not. Images of one
-colour or of nothing but an even slope of brightness cannot be searched; those of little contrast are found only
-without noise. Sequences are searched in chunks that overlap by more than an image, so that memory stays bounded.
+A line of an image is compared with every stretch of numbers. Where the correlation is high, the neighbouring lines must
+agree too, at any distance from one line to the next. `claims` lists what this finds and what it does not. Images of a
+single colour or an even gradient cannot be searched for; those of low contrast are found only without noise. Sequences
+are searched in chunks that overlap by more than an image, so that memory stays bounded.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from recollect.audit.contents import contents_of
-from recollect.audit.files import files_of
+from recollect.audit.contents import read_contents
+from recollect.audit.files import list_files
 from recollect.audit.probes import (
-    LEAST_CONTRAST,
+    MIN_CONTRAST,
     NOISE_CONTRAST,
     Lines,
     Probe,
@@ -30,9 +30,9 @@ from recollect.audit.probes import (
 )
 
 PIXEL_STRIDES = (1, 3, 4)  # numbers from one pixel of a channel to the next: by channel, RGB, RGBA
-EXACT = 0.985  # correlation of one line, for the lines around to be looked for at other distances than the image's own
-MAX_PLACES, MAX_NUMBERS, AT_ONCE = 1 << 15, 1 << 20, 512  # places, numbers of all places, and lines compared at a time
-WIDEST = 1024  # pixels from one row to the next in a larger picture
+EXACT = 0.985  # correlation of a line above which its neighbours are searched at other distances than the image's own
+MAX_STARTS, MAX_NUMBERS, AT_ONCE = 1 << 15, 1 << 20, 512  # starts, numbers of all starts, and lines compared at a time
+MAX_WIDTH = 1024  # pixels from one row to the next in a larger picture
 CHUNK = 1 << 20  # numbers searched at a time
 WIDE = {torch.int32, torch.uint32, torch.int64, torch.uint64, torch.float64}  # types that single precision may round
 
@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Part of a sequence: lines that begin from `begin` to `end` have all numbers of an image around them."""
+    """Part of a sequence: lines that start between `begin` and `end` have all numbers of an image around them."""
 
     numbers: Tensor
     offset: int  # of the first number in the sequence
@@ -61,7 +61,7 @@ class _Chunk:
 
 
 class Searcher:
-    """Prepared to look for images [n, c, h, w] of bytes."""
+    """Searches for images [n, c, h, w] of bytes."""
 
     def __init__(self, images: Tensor) -> None:
         self.image_shape = channels, height, width = tuple(images.shape[1:])
@@ -73,30 +73,30 @@ class Searcher:
         for index, image in enumerate(images):
             chosen, contrast = choose_probes(index, image)
             probes += chosen
-            if contrast < LEAST_CONTRAST:
+            if contrast < MIN_CONTRAST:
                 self.flat.append(index)
             elif contrast < NOISE_CONTRAST:
                 self.faint.append(index)
         by_way = {way: [probe for probe in probes if probe.upright == way] for way in (False, True)}
         self.lines = {way: Lines(chosen) for way, chosen in by_way.items() if chosen}
         self.strides = sorted({*PIXEL_STRIDES, channels})
-        self.reach = height * max(width, WIDEST) * max(self.strides)
+        self.reach = height * max(width, MAX_WIDTH) * max(self.strides)
 
     def search_folder(self, folder: Path, progress: Callable[[Path], None] = lambda path: None) -> Iterator[Finding]:
-        """Everything in all files, as `contents_of` reads them; tells of each file begun."""
-        for path in files_of(folder):
+        """Search all files of a folder; `progress` is called with each file before it is searched."""
+        for path in list_files(folder):
             progress(path)
-            for name, numbers in contents_of(path, self.image_shape):
+            for name, numbers in read_contents(path, self.image_shape):
                 yield from self.search(numbers, path, name)
 
     def search(self, numbers: Tensor | Iterable[Tensor], path: Path, name: str) -> Iterator[Finding]:
-        """Every image at most once in a sequence of numbers, given whole or in pieces."""
+        """Search a sequence of numbers, given in one tensor or in pieces; each image is found at most once."""
         seen: set[int] = set()
-        for chunk in _chunks([numbers] if isinstance(numbers, Tensor) else numbers, self.reach):
+        for chunk in _split_chunks([numbers] if isinstance(numbers, Tensor) else numbers, self.reach):
             for stride in self.strides:
                 for upright in self.lines:
                     along = self.image_shape[2] * stride if upright else stride
-                    for probe, start, across in self._likely(chunk, upright, stride):
+                    for probe, start, across in self._find_candidates(chunk, upright, stride):
                         match = 0.0
                         if probe.image not in seen:
                             match = match_block(chunk.numbers, probe, start, along, across)
@@ -106,16 +106,16 @@ class Searcher:
                             at = chunk.offset + start
                             yield Finding(probe.image, path, name, at, mirrored, upside_down, match < 0)
 
-    def _likely(self, chunk: _Chunk, upright: bool, stride: int) -> Iterator[tuple[Probe, int, int]]:
-        """Probes, places where a line of it seems to lie, and distances from there to the next line."""
+    def _find_candidates(self, chunk: _Chunk, upright: bool, stride: int) -> Iterator[tuple[Probe, int, int]]:
+        """Yield probes, positions where one of their lines seems to be, and distances to the next line."""
         row = self.image_shape[2] * stride
         along, usual = (row, stride) if upright else (stride, row)
         lines = self.lines[upright]
         span = (lines.length - 1) * along + 1
-        num_places = min(MAX_PLACES, max(MAX_NUMBERS // lines.length, 1))
+        num_starts = min(MAX_STARTS, max(MAX_NUMBERS // lines.length, 1))
         last = min(chunk.end, len(chunk.numbers) - span + 1)
-        for begin in range(chunk.begin, last, num_places):
-            part = chunk.numbers[begin : min(begin + num_places, last) + span - 1]
+        for begin in range(chunk.begin, last, num_starts):
+            part = chunk.numbers[begin : min(begin + num_starts, last) + span - 1]
             if part.min() == part.max():
                 continue
             columns, lengths = measure_columns(part.as_strided((lines.length, len(part) - span + 1), (along, 1)))
@@ -125,27 +125,29 @@ class Searcher:
                 chosen = match[:, places] / lengths[places]
                 which, where = (chosen > 1).nonzero().unbind(1)
                 exact = chosen[which, where] * lines.least[first + which] > EXACT
-                yield from self._places(
+                yield from self._check_candidates(
                     chunk.numbers, upright, first + which, begin + places[where], exact, along, usual
                 )
 
-    def _places(
+    def _check_candidates(
         self, numbers: Tensor, upright: bool, which: Tensor, starts: Tensor, exact: Tensor, along: int, usual: int
     ) -> Iterator[tuple[Probe, int, int]]:
-        """Of lines that seem to lie at given places, those with a second line where it should be."""
+        """Yield those candidates whose second line is where it should be."""
         probes = self.lines[upright].probes
         for across in (usual, -usual):
-            fits = _second_line_fits(numbers, self.lines[upright], which, starts, along, across)
+            fits = _match_second_lines(numbers, self.lines[upright], which, starts, along, across)
             for i, start in zip(which[fits].tolist(), starts[fits].tolist(), strict=True):
                 yield probes[i], start, across
         if not upright:
             for i, start in zip(which[exact].tolist(), starts[exact].tolist(), strict=True):
-                for across in _steps(numbers, probes[i], start, along):
+                for across in _find_line_distances(numbers, probes[i], start, along):
                     yield probes[i], start, across
 
 
-def _second_line_fits(numbers: Tensor, lines: Lines, which: Tensor, starts: Tensor, along: int, across: int) -> Tensor:
-    """For which of the places another line of the block lies where it should, or would lie beyond the ends."""
+def _match_second_lines(
+    numbers: Tensor, lines: Lines, which: Tensor, starts: Tensor, along: int, across: int
+) -> Tensor:
+    """Return for which starts another line of the block is where it should be, or would be outside the numbers."""
     begins = starts + lines.distances[which] * across
     there = (begins >= 0) & (begins + (lines.length - 1) * along < len(numbers))
     windows, usable = standardise_rows(numbers[(begins * there)[:, None] + along * torch.arange(lines.length)])
@@ -154,14 +156,14 @@ def _second_line_fits(numbers: Tensor, lines: Lines, which: Tensor, starts: Tens
     return (match > lines.others_least[which]) | ~there
 
 
-def _steps(numbers: Tensor, probe: Probe, start: int, along: int) -> list[int]:
-    """The distances from line to line, both ways, at which the next line agrees best, as in a larger picture."""
+def _find_line_distances(numbers: Tensor, probe: Probe, start: int, along: int) -> list[int]:
+    """Return the distances, in both directions, at which the next line agrees best, as in a larger picture."""
     length = probe.block.shape[1]
     ahead = 1 if probe.line + 1 < len(probe.block) else -1
     line = standardise(probe.block[probe.line + ahead])
-    found: list[int] = []
+    distances: list[int] = []
     for way in (1, -1):
-        nearest, farthest = sorted((start + way * length * along, start + way * WIDEST * along))
+        nearest, farthest = sorted((start + way * length * along, start + way * MAX_WIDTH * along))
         low = max(nearest, 0)
         part = numbers[low : max(farthest, 0) + (length - 1) * along + 1]
         if len(part) <= (length - 1) * along:
@@ -169,14 +171,14 @@ def _steps(numbers: Tensor, probe: Probe, start: int, along: int) -> list[int]:
         windows, usable = standardise_rows(part.as_strided((len(part) - (length - 1) * along, length), (1, along)))
         score = (windows @ line).abs()
         values, at = score.topk(min(3, len(score)))
-        found += [(low + int(usable[place]) - start) * ahead for place in at[values > EXACT].tolist()]
-    return found
+        distances += [(low + int(usable[row]) - start) * ahead for row in at[values > EXACT].tolist()]
+    return distances
 
 
-def _chunks(pieces: Iterable[Tensor], reach: int) -> Iterator[_Chunk]:
-    """A sequence in parts that overlap by `reach` numbers on both sides; parts without contrast are left out."""
+def _split_chunks(pieces: Iterable[Tensor], reach: int) -> Iterator[_Chunk]:
+    """Split a sequence into parts that overlap by `reach` numbers on both sides; constant parts are left out."""
     held: list[Tensor] = []
-    offset = begin = end = 0  # of the numbers that are held, of those not searched yet, and of those that were read
+    offset = begin = end = 0  # of the numbers in memory, of those not searched yet, and of those that were read
     for piece in pieces:
         held.append(piece.flatten())
         end += piece.numel()
@@ -184,18 +186,18 @@ def _chunks(pieces: Iterable[Tensor], reach: int) -> Iterator[_Chunk]:
             continue
         numbers = held[0] if len(held) == 1 else torch.cat(held)
         while end >= begin + CHUNK + reach:
-            yield from _chunk(numbers[: begin + CHUNK + reach - offset], offset, begin, begin + CHUNK)
+            yield from _make_chunk(numbers[: begin + CHUNK + reach - offset], offset, begin, begin + CHUNK)
             begin += CHUNK
             drop = max(begin - reach - offset, 0)
             numbers, offset = numbers[drop:], offset + drop
-        held = [numbers.clone()]  # lets go of the memory that was read
+        held = [numbers.clone()]  # frees the memory of what was read
     if end > begin:
-        yield from _chunk(torch.cat(held), offset, begin, end)
+        yield from _make_chunk(torch.cat(held), offset, begin, end)
 
 
-def _chunk(numbers: Tensor, offset: int, begin: int, end: int) -> Iterator[_Chunk]:
+def _make_chunk(numbers: Tensor, offset: int, begin: int, end: int) -> Iterator[_Chunk]:
     if not _is_constant(numbers):
-        yield _Chunk(_exact(numbers), offset, begin - offset, end - offset)
+        yield _Chunk(_to_subtractable(numbers), offset, begin - offset, end - offset)
 
 
 def _is_constant(numbers: Tensor) -> bool:
@@ -204,8 +206,8 @@ def _is_constant(numbers: Tensor) -> bool:
     return bool((as_integers == as_integers[0]).all())
 
 
-def _exact(numbers: Tensor) -> Tensor:
-    """Numbers of any type in one that can be subtracted and rounds nothing; what is not finite becomes 0."""
+def _to_subtractable(numbers: Tensor) -> Tensor:
+    """Convert numbers to a type that can be subtracted, without rounding; what is not finite becomes 0."""
     if numbers.dtype in WIDE:
         wide = numbers.view(torch.int64) if numbers.dtype == torch.uint64 else numbers  # differences wrap around
         wide = wide.double() if wide.dtype == torch.uint32 else wide

@@ -1,7 +1,7 @@
-"""Files and folders that a crash cannot leave half written and a stranger's files cannot harm.
+"""Files and folders that are safe against crashes and untrusted content.
 
-Every write goes to a new file under a random name and is renamed; no symbolic link is ever followed when writing or
-deleting; JSON is read against a schema and below a size. `storage.tensors`, which needs torch, is imported by itself.
+Every write goes to a new file under a random name that is then renamed; no symbolic link is followed when writing or
+deleting; JSON is read with a schema and a size limit. `storage.tensors`, which needs torch, is imported separately.
 """
 
 from recollect.storage.documents import read_json, seal, seal_matches, write_json

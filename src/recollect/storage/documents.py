@@ -1,7 +1,7 @@
-"""JSON documents: written whole, read below a size and against a schema, sealed by a hash of their own.
+"""JSON documents: written atomically, read with a size limit and a schema, sealed by a hash of their content.
 
-A schema is any type that msgspec knows: a dataclass, a TypedDict, `dict[str, int]`. Python's `json` accepts NaN,
-Infinity, lone surrogates and numbers of any length; this does not, so nothing behind it has to.
+A schema is any type that msgspec supports: a dataclass, a TypedDict, `dict[str, int]`. Python's `json` accepts NaN,
+Infinity, lone surrogates and numbers of any length; this does not, so callers need not check for them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Schema = TypeVar("Schema")
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document as people can read it."""
+    """Write a document as indented JSON."""
     write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_json(path: Path, schema: type[Schema], remedy: str = "move it away and run again") -> Schema:
-    """A document that fits the schema; anything else is an error that names the file and the remedy."""
+    """Read a document that fits the schema; anything else is an error that names the file and the remedy."""
     try:
         return load_json(path, schema)
     except (OSError, ValueError) as error:
@@ -35,12 +35,12 @@ def read_json(path: Path, schema: type[Schema], remedy: str = "move it away and 
 
 
 def load_json(path: Path, schema: type[Schema]) -> Schema:
-    """A document that fits the schema; else a ValueError, or an OSError where it cannot be read."""
+    """Read a document that fits the schema; raise ValueError if it does not, OSError if it cannot be read."""
     return parse_json(read_limited(path, MAX_BYTES), schema)
 
 
 def parse_json(data: bytes | str, schema: type[Schema]) -> Schema:
-    """The value of a text that fits the schema; else a ValueError."""
+    """Parse a text that fits the schema; raise ValueError if it does not."""
     try:
         return msgspec.json.decode(data, type=schema)
     except RecursionError as error:
@@ -48,12 +48,12 @@ def parse_json(data: bytes | str, schema: type[Schema]) -> Schema:
 
 
 def seal(document: Mapping[str, Any], field: str) -> dict[str, Any]:
-    """The document with a hash of all its other fields."""
+    """Return the document with a hash of all its other fields."""
     return {**document, field: _digest(document, field)}
 
 
 def seal_matches(document: Mapping[str, Any], field: str) -> bool:
-    """Whether a document is as it was sealed."""
+    """Return whether a document has not changed since it was sealed."""
     return document.get(field) == _digest(document, field)
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from recollect.errors import UserError
-from recollect.storage.files import UNFINISHED, open_unlinked, refuse_links
+from recollect.storage.files import UNFINISHED, open_regular, refuse_links
 
 LOCK_NAME = "lock"
 TEMPORARY = re.compile(rf".+\.[0-9a-f]{{16}}\.{UNFINISHED}")  # as `write_bytes` names them
@@ -28,9 +28,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
     Refused while another process holds the lock, or if the folder contains symbolic links.
     """
     refuse_links(folder)
-    handle = open_unlinked(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)
+    handle = open_regular(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)
     try:
-        if not _take(handle):
+        if not _try_lock(handle):
             holder = os.pread(handle, 32, 1).decode("ascii", "replace").strip() if hasattr(os, "pread") else ""
             who = f"process {holder}" if holder.isdecimal() else "another process"
             raise LockedError(f"{who} is working on {folder}; wait for it, or stop it first")
@@ -56,7 +56,7 @@ def _remove_temporary_files(folder: Path) -> None:
 if sys.platform == "win32":
     import msvcrt
 
-    def _take(handle: int) -> bool:
+    def _try_lock(handle: int) -> bool:
         try:
             msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -66,7 +66,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _take(handle: int) -> bool:
+    def _try_lock(handle: int) -> bool:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

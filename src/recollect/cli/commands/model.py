@@ -163,7 +163,7 @@ def inspect(model: Path, *, images: Path | None = None, json: Flag = False, devi
     device
         auto, cpu, cuda, cuda:1, mps.
     """
-    from recollect.audit import take_stock
+    from recollect.audit import take_inventory
     from recollect.cli.console import print_json, stdout
     from recollect.cli.rendering.model import print_model
     from recollect.deploy import ContinualClassifier, ModelStore
@@ -174,7 +174,9 @@ def inspect(model: Path, *, images: Path | None = None, json: Flag = False, devi
     store = ModelStore(model)
     about = describe(store)
     intact = [name for name in about["versions"] if name not in about["damaged_versions"]]
-    about["images_kept"] = sum(len(store) for name in intact for store in take_stock(model / "versions" / name).stores)
+    about["images_kept"] = sum(
+        len(store) for name in intact for store in take_inventory(model / "versions" / name).stores
+    )
     if images is not None:
         paths = find_images(images)
         if not paths:

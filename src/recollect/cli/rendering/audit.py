@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TimeElapsedColumn
 from rich.table import Table
 
-from recollect.audit import Audit, Finding, Searcher, files_of, read_images, take_stock
+from recollect.audit import Audit, Finding, Searcher, list_files, read_images, take_inventory
 from recollect.audit.claims import NOT_FOUND
 from recollect.audit.files import INCOMPLETE
 from recollect.deploy import ModelStore
@@ -29,7 +29,7 @@ LIMITS = (
 
 def show_audit(console: Console, folder: Path, against: Path | None, expect: str | None, *, as_json: bool) -> int:
     """Print the audit; returns the exit code."""
-    audit = take_stock(folder)
+    audit = take_inventory(folder)
     if (folder / "model.json").exists():
         ModelStore(folder).load()  # a model that cannot be loaded is refused
     problems = audit.problems(expect) if expect else []
@@ -93,7 +93,7 @@ def _search(folder: Path, against: Path) -> Search:
     searcher = Searcher(images)
     columns = (SpinnerColumn(), "{task.description}", BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("searching", total=sum(path.stat().st_size for path in files_of(folder)))
+        bar = progress.add_task("searching", total=sum(path.stat().st_size for path in list_files(folder)))
         done = 0
 
         def begin(path: Path) -> None:
