@@ -74,6 +74,40 @@ def test_a_hop_from_between_anchors_is_replaced() -> None:
     assert chain.retrospectors[0] is permanent
 
 
+@pytest.mark.parametrize(
+    ("moves", "spaces", "hops"),
+    [
+        ([True, False, True, False, False, True], [0, 0, 1, 1, 1, 2], 2),
+        ([False, False, True, True], [0, 0, 1, 2], 2),
+        ([False, False, False], [0, 0, 0], 0),
+    ],
+)
+def test_a_task_that_does_not_move_the_backbone_needs_no_hop(moves: list[bool], spaces: list[int], hops: int) -> None:
+    chain = make_chain(0)
+    for task_moves in moves:
+        chain.begin_task(moves=task_moves)
+    x, f = torch.randn(3, 1, 16, 16), torch.randn(3, 6)
+    expected = [f]
+    for hop in reversed(range(hops)):
+        expected.insert(0, chain.retrospectors[hop](expected[0], chain.auxiliaries[hop](x)))
+    assert chain.num_hops == hops
+    estimates = chain.rewind(x, f)
+    assert len(estimates) == len(moves)
+    assert all(torch.equal(estimate, expected[space]) for estimate, space in zip(estimates, spaces, strict=True))
+
+
+def test_an_auxiliary_that_was_not_prepared_is_trained_with_its_hop() -> None:
+    rfe, backbone = RFE(feature_dim=6, auxiliary_dim=4, in_channels=1), nn.Sequential(nn.Flatten(), nn.Linear(256, 6))
+    trained = []
+    for moves in (False, True, False, True):
+        rfe.begin_task(moves=moves)
+        parameters = {id(parameter) for parameter in rfe.retrospect_parameters()} if moves else set()
+        hop = rfe.chain.num_hops - 1
+        trained.append(hop >= 0 and id(next(rfe.chain.auxiliaries[hop].parameters())) in parameters)
+        rfe.end_task(backbone)
+    assert trained == [False, True, False, False]
+
+
 def test_the_example_of_the_readme_carries_features_back() -> None:
     """RFE in a loop of one's own: after a second task the chain is nearer to the old features than drift is."""
     generator = torch.Generator().manual_seed(0)

@@ -3,6 +3,9 @@
 With stride s only every s-th task is an anchor: tasks 0, s, 2s, … (0-based). Hop k leads to anchor k, from anchor k+1
 or, for the last hop, from wherever the backbone is today. A task between anchors is read in the nearest later domain
 available. s = 1 makes every task an anchor, as in the paper.
+
+A task that the backbone is not trained on leaves the feature space where it was: it shares the space of the task before
+it and needs no hop. The stride counts spaces, which are as many as tasks where every task moves the backbone.
 """
 
 from __future__ import annotations
@@ -36,47 +39,56 @@ class RetrospectorChain(nn.Module):
         if stride < 1:
             raise ValueError(f"the skip factor must be at least 1, got {stride}")
         self.stride = stride
-        self.num_tasks = 0
+        self.spaces: list[int] = []  # of each task, the number of tasks before it that moved the backbone
         self.retrospectors = nn.ModuleList()
         self.auxiliaries = nn.ModuleList()
+        self.grew_auxiliary_with_hop = False  # then both are trained together
         self._make_retrospector = retrospector
         self._make_auxiliary = auxiliary
 
     @property
-    def current(self) -> int:
-        """The task being learned, or learned last (0-based)."""
-        return self.num_tasks - 1
+    def num_tasks(self) -> int:
+        return len(self.spaces)
 
     @property
     def num_hops(self) -> int:
         return len(self.retrospectors)
 
-    def is_anchor(self, task: int) -> bool:
-        return task % self.stride == 0
+    @property
+    def is_at_anchor(self) -> bool:
+        """Whether today's space is an anchor, which the next hop will lead to."""
+        return self.spaces[-1] % self.stride == 0
 
     def domain(self, task: int) -> int:
-        """The task in whose feature space `task` is read today: itself, the next anchor, or today's space."""
-        anchor = -(-task // self.stride) * self.stride
-        return min(anchor, self.current)
+        """The space in which a task is read today: its own, the next anchor, or today's."""
+        anchor = -(-self.spaces[task] // self.stride) * self.stride
+        return min(anchor, self.spaces[-1])
 
     def num_hops_to(self, task: int) -> int:
         domain = self.domain(task)
-        return 0 if domain == self.current else self.num_hops - domain // self.stride
+        return 0 if domain == self.spaces[-1] else self.num_hops - domain // self.stride
 
-    def begin_task(self, *, auxiliary_with_hop: bool = False) -> None:
+    def begin_task(self, *, moves: bool = True, auxiliary_with_hop: bool = False) -> None:
         """Grow for one more task: a hop to the last anchor, and the auxiliary extractor that the next hop will use.
 
-        A hop whose task was no anchor is replaced, since it started from a feature space that is gone.
-        `auxiliary_with_hop` grows h_t together with r_t instead of one task ahead (end-to-end training).
+        A hop whose task was no anchor is replaced, since it started from a feature space that is gone. Nothing grows
+        for a task that does not move the backbone. Where no auxiliary extractor was prepared for a hop, as in
+        end-to-end training (`auxiliary_with_hop`) and after a first task that did not move the backbone, h_t grows
+        together with r_t.
         """
-        task = self.num_tasks
-        self.num_tasks += 1
-        if task > 0:
-            renewed = self.num_hops == -(-task // self.stride)
+        space = self.spaces[-1] + moves if self.spaces else 0
+        self.spaces.append(space)
+        self.grew_auxiliary_with_hop = False
+        if not moves:
+            return
+        if space > 0:
+            renewed = self.num_hops == -(-space // self.stride)
             self._place(self.retrospectors, self._make_retrospector(), renewed)
-            if auxiliary_with_hop and self._make_auxiliary is not None:
-                self._place(self.auxiliaries, self._make_auxiliary(), renewed)
-        if not auxiliary_with_hop and self.is_anchor(task) and self._make_auxiliary is not None:
+            unprepared = auxiliary_with_hop or len(self.auxiliaries) < self.num_hops
+            if unprepared and self._make_auxiliary is not None:
+                self.grew_auxiliary_with_hop = True
+                self._place(self.auxiliaries, self._make_auxiliary(), renewed and auxiliary_with_hop)
+        if not auxiliary_with_hop and self.is_at_anchor and self._make_auxiliary is not None:
             self._place(self.auxiliaries, self._make_auxiliary(), renewed=False)
 
     def _place(self, modules: nn.ModuleList, module: nn.Module, renewed: bool) -> None:

@@ -6,7 +6,8 @@ class-means  p(c) ∝ softmax(w_t(f̂_t))_c exp(cos(f̂_t, μ_c) / τ), with μ_
              ended. It stores one vector per class.
 forward      p(c) ∝ N(z; μ_c, Σ) softmax(w_t(f̂_t))_c^λ with z = f(x) today. When a task ends, Gaussians of old classes
              follow the space: an affine map from f_{t-1} to f_t on the task's images carries them along.
-anchored     the same times N(g(x); μ'_c, Σ'), g the network as it was after the first task, which never moves.
+anchored     the same times N(g(x); μ'_c, Σ'), g the network as it was after the first task, which never moves. Until
+             a task moves f, it is N(g(x); μ'_c, Σ') alone: streaming LDA on frozen features.
 lda          Gaussians of task t in every space k ≤ t: p(c) = Π_{k<t} P_k(later than k) P_t(c), each P_k a discriminant
              inside one space. When a task ends, those of space k follow the estimates f̂_k of the task's images.
 
@@ -43,7 +44,9 @@ class Reading:
     estimates: Sequence[Float[Tensor, "b d"]] = ()
     """f̂_t, the features in the space of each task."""
     first: Float[Tensor, "b d"] | None = None
-    """The features of the network after the first task, for `anchored`."""
+    """The features of the network that `anchored` keeps; None as long as they are today's."""
+    is_frozen: bool = False
+    """Whether no task has ever moved the network."""
 
 
 @dataclass(frozen=True)
@@ -188,17 +191,17 @@ class Anchored(Rule):
     @torch.no_grad()
     def learn(self, lesson: Lesson) -> None:
         self.today.learn(lesson)
-        assert lesson.now.first is not None
-        self.anchor.add(lesson.now.first, lesson.labels + self.today.first)
+        first = lesson.now.f if lesson.now.first is None else lesson.now.first
+        self.anchor.add(first, lesson.labels + self.today.first)
         self.anchor.refresh()
 
     def read_buffers(self) -> list[Tensor]:
         return [*self.today.read_buffers(), *self.anchor.buffers(recurse=False)]
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
-        assert reading.first is not None
-        scores: Tensor = self.anchor(at_least_single(reading.first))
-        return scores.log_softmax(dim=1) + self.today.evidence(reading, logits)
+        first = reading.f if reading.first is None else reading.first
+        scores: Tensor = self.anchor(at_least_single(first)).log_softmax(dim=1)
+        return scores if reading.is_frozen else scores + self.today.evidence(reading, logits)
 
 
 class Nested(Rule):

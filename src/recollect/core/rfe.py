@@ -82,14 +82,17 @@ class RFE(nn.Module):
         """f_{t-1}, or None in the first task."""
         return self.recent or self.anchor
 
-    def begin_task(self) -> None:
-        """Grow r_t and h_{t+1} for one more task; the one before must have ended."""
+    def begin_task(self, *, moves: bool = True) -> None:
+        """Grow r_t and h_{t+1} for one more task; the one before must have ended.
+
+        With `moves=False` nothing grows: the backbone is not trained on this task, so features stay where they were.
+        """
         if self._under_way:
             raise RuntimeError(f"task {self.num_tasks} has not ended: call end_task(backbone) before begin_task()")
         self._under_way = True
         existing = next(self.parameters(), None)
-        self.chain.begin_task(auxiliary_with_hop=self.end_to_end)
-        if self.chain.next_auxiliary is not None:
+        self.chain.begin_task(moves=moves, auxiliary_with_hop=self.end_to_end)
+        if moves and self.chain.next_auxiliary is not None:
             self.adapter = nn.Linear(self._auxiliary_dim, self.feature_dim)
         existing = existing if existing is not None else next(self.chain.parameters(), None)
         if existing is not None:
@@ -126,11 +129,12 @@ class RFE(nn.Module):
         return [] if h is None or self.adapter is None else [*h.parameters(), *self.adapter.parameters()]
 
     def retrospect_parameters(self, *, whole_chain: bool = False) -> list[nn.Parameter]:
-        """r_t, without its h_t unless trained end to end; with `whole_chain` the earlier retrospectors too."""
-        if not self.chain.num_hops:
+        """r_t, with its h_t only if both grew together; with `whole_chain` the earlier retrospectors too."""
+        hops = self.chain.num_hops
+        if not hops:
             return []
         modules = self.chain.retrospectors if whole_chain else self.chain.retrospectors[-1]
-        auxiliary = self.chain.auxiliaries[-1].parameters() if self.end_to_end and self.chain.auxiliaries else ()
+        auxiliary = self.chain.auxiliaries[hops - 1].parameters() if self.chain.grew_auxiliary_with_hop else ()
         return [parameter.requires_grad_(True) for parameter in (*modules.parameters(), *auxiliary)]
 
     def new_parameters(self) -> list[nn.Parameter]:
@@ -141,7 +145,7 @@ class RFE(nn.Module):
         """Keep a frozen copy of the backbone as f_t, freeze the chain, and drop the adapter."""
         self._under_way = False
         teacher = Frozen(backbone, self.teacher_statistics)
-        if self.chain.is_anchor(self.chain.current):
+        if self.chain.is_at_anchor:
             self.anchor, self.recent = teacher, None
         else:
             self.recent = teacher

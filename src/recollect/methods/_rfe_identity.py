@@ -38,37 +38,44 @@ class TaskIdentity(nn.Module):
         )
         self.first: Frozen | None = None
         self.before = nn.ModuleDict()
+        self.is_frozen = True
 
-    def begin_task(self, task: TaskInfo, backbone: nn.Module, chain: RetrospectorChain) -> None:
-        """Called before anything grows for the task."""
-        if task.index == 1 and self.is_anchored:
-            self.first = Frozen(backbone)
-        if task.index and self.rule.follows_drift:
-            self.before.update({"backbone": Frozen(backbone), "chain": Frozen(chain)})
+    def begin_task(self, task: TaskInfo, backbone: nn.Module, chain: RetrospectorChain, *, moves: bool) -> None:
+        """Called before anything grows for the task; `moves` tells whether the backbone is trained on it."""
+        self.before.clear()
+        if task.index and moves:
+            if self.is_anchored and self.first is None:
+                self.first = Frozen(backbone)
+            if self.rule.follows_drift:
+                self.before.update({"backbone": Frozen(backbone), "chain": Frozen(chain)})
+        self.is_frozen = self.is_frozen and not moves
         self.rule.grow(task.num_classes)
 
     @torch.no_grad()
     def end_task(
         self, task: TaskInfo, first_unit: int, data: TaskData, backbone: nn.Module, chain: RetrospectorChain
-    ) -> None:
-        """Show the rule the task's images, read by the network of today and of before."""
+    ) -> Lesson | None:
+        """Show the rule the task's images, read by the network of today and of before; returns what it was shown."""
         if not self.rule.learns:
-            return
+            return None
         labels = torch.cat([batch.y for batch in data.batches()])
         before = None
         if self.before:
             old = self.before["chain"].module
             assert isinstance(old, RetrospectorChain)
             before = self._read_all(data, self.before["backbone"], old)
-        moving = [earlier for earlier in range(task.index) if chain.domain(earlier) == task.index]
-        self.rule.learn(Lesson(labels - first_unit, self._read_all(data, backbone, chain), before, moving))
+        today = chain.spaces[-1]
+        moving = [earlier for earlier in range(task.index) if chain.domain(earlier) == today] if self.before else []
+        lesson = Lesson(labels - first_unit, self._read_all(data, backbone, chain), before, moving)
+        self.rule.learn(lesson)
+        return lesson
 
     def _read_all(self, data: TaskData, backbone: nn.Module, chain: RetrospectorChain) -> Reading:
         parts: list[Reading] = []
         for batch in data.batches():
             f = at_least_single(backbone(batch.x))
             estimates = [at_least_single(estimate) for estimate in chain.rewind(batch.x, f)]
-            parts.append(Reading(f, estimates, self._read_first(batch.x, f, self.first)))
+            parts.append(Reading(f, estimates, self._read_first(batch.x, self.first)))
         spaces = zip(*(part.estimates for part in parts), strict=True)
         firsts = [part.first for part in parts if part.first is not None]
         return Reading(
@@ -77,11 +84,9 @@ class TaskIdentity(nn.Module):
             torch.cat(firsts) if firsts else None,
         )
 
-    def _read_first(self, x: Tensor, f: Tensor, first: Callable[[Tensor], Tensor] | None) -> Tensor | None:
-        """Features of the network after the first task; until the second begins these are today's."""
-        if not self.is_anchored:
-            return None
-        return f if first is None else at_least_single(first(x))
+    def _read_first(self, x: Tensor, first: Callable[[Tensor], Tensor] | None) -> Tensor | None:
+        """Features of the network that never moves; None as long as they are today's."""
+        return None if first is None else at_least_single(first(x))
 
     def reader(self, image_shape: tuple[int, int, int], dtype: torch.dtype | None) -> Evidence:
         """`evidence`, with the first task's network folded."""
@@ -102,7 +107,7 @@ class TaskIdentity(nn.Module):
     ) -> Tensor:
         if not estimates:
             return average(logits[:1])
-        return self.rule.evidence(Reading(f, estimates, self._read_first(x, f, first)), logits)
+        return self.rule.evidence(Reading(f, estimates, self._read_first(x, first), self.is_frozen), logits)
 
 
 @torch.no_grad()

@@ -33,16 +33,17 @@ class RFEMemory(nn.Module):
     def write(self, task: int, data: TaskData, backbone: nn.Module, rfe: RFE) -> None:
         """Take samples of the task that ended; under `previous` older ones than the last k tasks' go."""
         rng = (data.key / "memory").generator()
+        space = rfe.chain.spaces[-1]
         if self.config.keep == "previous":
             slots = self.memory.make_room(task, self.config.last_tasks, len(data), rng)
             rows = torch.randperm(len(data), generator=rng)[: len(slots)]
         else:
             rows, slots = self.memory.admit(len(data), rng)
         for batch, chunk in zip(data.batches(rows), split_rows(slots, data.batch_size), strict=True):
-            domain = torch.full_like(batch.y, task)
+            domain = torch.full_like(batch.y, space)
             self.memory.write(chunk, batch.images, batch.y, task, feature=backbone(batch.x), domain=domain)
-        if rfe.chain.is_anchor(task):
-            self._move_to_anchor(task, data, backbone, rfe.chain.stride)
+        if rfe.chain.is_at_anchor:
+            self._move_to_anchor(space, data, backbone, rfe.chain.stride)
 
     def _move_to_anchor(self, anchor: int, data: TaskData, backbone: nn.Module, stride: int) -> None:
         """Tasks between anchors have no space of their own to be compared in: retake their samples in this anchor's."""

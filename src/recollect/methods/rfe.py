@@ -69,29 +69,38 @@ class RFELearner(Learner[RFEConfig]):
         )
         self.identity = TaskIdentity(config, network.feature_dim, is_pretrained=is_pretrained)
         self.past = None if config.keep == "none" else RFEMemory(config, network.feature_dim, setup.image_shape)
+        self.adapts = True
+        """Whether the backbone is trained on the task that begins next; else it gets a head and statistics alone."""
 
     def begin_task(self, task: TaskInfo) -> None:
-        self.identity.begin_task(task, self.network.backbone, self.rfe.chain)
+        self.identity.begin_task(task, self.network.backbone, self.rfe.chain, moves=self.adapts)
         self.identity.to(self.network.task_of_unit.device)
         if task.index:
             self.rfe.end_task(self.network.backbone)  # nothing has moved since task t-1 ended: this is f_{t-1}
         super().begin_task(task)
         with (self.setup.key / "retrospectors" / task.index).initialising():
-            self.rfe.begin_task()
+            self.rfe.begin_task(moves=self.adapts)
         if self.config.identity == "average":
             _warn_about_averaging(self.network.sizes(), task)
 
     @torch.no_grad()
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
         """Start the new head as the discriminant of the features that it will be trained on."""
-        if self.is_gentle:
-            pairs = [(at_least_single(self.network.backbone(batch.x)), batch.y) for batch in data.batches()]
-            labels = torch.cat([y for _, y in pairs]) - self.network.units(task.index).start
-            f = torch.cat([f for f, _ in pairs])
-            weight, bias = discriminant_head(f, labels, task.num_classes, self.config.shrinkage)
-            self.network.heads[task.index].load_state_dict({"weight": weight, "bias": bias})
+        if self.is_gentle and self.adapts:
+            self._start_head(task, *self._read(task, data))
+
+    def _read(self, task: TaskInfo, data: TaskData) -> tuple[Tensor, Tensor]:
+        """Features of a task's images, and labels within the task."""
+        pairs = [(at_least_single(self.network.backbone(batch.x)), batch.y) for batch in data.batches()]
+        return torch.cat([f for f, _ in pairs]), torch.cat([y for _, y in pairs]) - self.network.units(task.index).start
+
+    def _start_head(self, task: TaskInfo, f: Tensor, labels: Tensor) -> None:
+        weight, bias = discriminant_head(f, labels, task.num_classes, self.config.shrinkage)
+        self.network.heads[task.index].load_state_dict({"weight": weight, "bias": bias})
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
+        if not self.adapts:
+            return
         yield self._fit(task)
         groups = {"auxiliary": self.rfe.distill_parameters()}
         if not self.config.end_to_end:
@@ -175,7 +184,10 @@ class RFELearner(Learner[RFEConfig]):
         backbone = self.network.backbone
         if self.past is not None:
             self.past.write(task.index, data, backbone, self.rfe)
-        self.identity.end_task(task, self.network.units(task.index).start, data, backbone, self.rfe.chain)
+        first_unit = self.network.units(task.index).start
+        lesson = self.identity.end_task(task, first_unit, data, backbone, self.rfe.chain)
+        if not self.adapts:
+            self._start_head(task, *((lesson.now.f, lesson.labels) if lesson else self._read(task, data)))
 
     def scores(self, x: Tensor) -> Scores:
         f, estimates = self.features(x)
@@ -213,8 +225,7 @@ class RFELearner(Learner[RFEConfig]):
 
     def deployable_state(self) -> dict[str, Tensor]:
         """Everything but the adapter and the copies of the network that the start of the next task replaces."""
-        is_anchor = self.rfe.chain.is_anchor(self.rfe.chain.current)
-        replaced = ("rfe.adapter.", "rfe.recent.", "identity.before.", *["rfe.anchor."] * is_anchor)
+        replaced = ("rfe.adapter.", "rfe.recent.", "identity.before.", *["rfe.anchor."] * self.rfe.chain.is_at_anchor)
         return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith(replaced)}
 
     def parameter_counts(self) -> Parameters:
