@@ -14,8 +14,10 @@ from recollect.core.folding import folded
 from recollect.errors import UserError
 from recollect.nets import backbones
 from recollect.nets import efficientnet as module
-from recollect.nets.efficientnet import DIGEST, EfficientNetLite0, efficientnet_lite0, installed
-from recollect.nets.weights import read_legacy
+from recollect.nets.efficientnet import VARIANTS, EfficientNetLite, efficientnet_lite0, weights_file
+from recollect.nets.weights import read_torch_file
+
+DIGEST = VARIANTS["efficientnet-lite0"].digest
 
 # kernel, stride and whether the shortcut applies, of the 16 blocks as the published table unrolls
 BLOCKS = [(3, 1, 0), (3, 2, 0), (3, 1, 1), (5, 2, 0), (5, 1, 1), (3, 2, 0), (3, 1, 1), (3, 1, 1), (5, 1, 0), (5, 1, 1),
@@ -51,18 +53,8 @@ def naive(w: dict[str, Tensor], x: Tensor) -> Tensor:
 
 @pytest.fixture(scope="module")
 def reference() -> dict[str, Tensor]:
-    found: dict[str, Tensor] = torch.load(installed(), weights_only=True)
+    found: dict[str, Tensor] = torch.load(weights_file("efficientnet-lite0"), weights_only=True)
     return found
-
-
-def test_the_file_reads_as_torch_reads_it(reference: dict[str, Tensor]) -> None:
-    found = read_legacy(installed(), DIGEST)
-    assert len(found) == len(reference) == 296
-    for (name, tensor), theirs in zip(reference.items(), (name.lstrip("_") for name in reference), strict=True):
-        ours = found[theirs.replace("._", ".")]
-        assert ours.shape == tensor.shape
-        assert ours.dtype == tensor.dtype
-        assert torch.equal(ours, tensor), name
 
 
 @pytest.mark.parametrize("size", [(64, 64), (45, 70)])
@@ -80,10 +72,17 @@ def test_it_computes_the_published_network(reference: dict[str, Tensor], size: t
     assert network.normalisation == ((0.5,) * 3, (0.5,) * 3)
 
 
+@pytest.mark.parametrize(("name", "parameters"), [("efficientnet-lite1", 4_135_680), ("efficientnet-lite2", 4_811_072)])
+def test_larger_variants_have_the_published_size(name: str, parameters: int) -> None:
+    network = backbones()[name].make((3, 64, 64), weights="none")
+    assert sum(p.numel() for p in network.parameters()) == parameters
+    assert network.eval()(torch.zeros(1, 3, 64, 64)).shape == (1, 1280)
+
+
 def test_random_weights_need_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PACKAGE", "a_package_that_is_not_there")
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
     network = backbones()["efficientnet-lite0"].make((1, 32, 32), weights="none")
-    assert isinstance(network, EfficientNetLite0)
+    assert isinstance(network, EfficientNetLite)
     assert network.normalisation is None
     assert network(torch.zeros(2, 1, 32, 32)).shape == (2, 1280)
     with pytest.raises(
@@ -98,13 +97,13 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="fit 3 channels, got 1"):
         efficientnet_lite0((1, 64, 64))
     other = tmp_path / "w.pth"
-    data = bytearray(installed().read_bytes())
+    data = bytearray(weights_file("efficientnet-lite0").read_bytes())
     data[-1] ^= 1
     other.write_bytes(data)
     with pytest.raises(UserError, match=r"w.pth is not the file that is known; install its package again"):
-        read_legacy(other, DIGEST)
+        read_torch_file(other, DIGEST)
     with pytest.raises(UserError, match="cannot be read"):
-        read_legacy(tmp_path / "none.pth", DIGEST)
+        read_torch_file(tmp_path / "none.pth", DIGEST)
 
 
 def test_images_are_resized_to_image_size() -> None:

