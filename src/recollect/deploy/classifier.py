@@ -25,10 +25,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from recollect.deploy.data import Labelled, read_images, read_labelled
-from recollect.deploy.learning import learn_task
 from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.names import check_class_name, check_task_name
 from recollect.deploy.reader import Reader, check_backbone
+from recollect.deploy.stages import choose_stages, learn_in_stages
 from recollect.deploy.store import ModelStore
 from recollect.device import to_host
 from recollect.engine import Observer, Runtime
@@ -124,6 +124,8 @@ class ContinualClassifier:
         data: Any,
         task: str,
         *,
+        adapt: bool | None = None,
+        force: bool = False,
         work: str | Path | None = None,
         observer: Observer | None = None,
         heed_signals: bool = False,
@@ -131,13 +133,17 @@ class ContinualClassifier:
     ) -> Self:
         """Learn one more task from a folder, a pair of arrays, a Dataset or a DataLoader; returns itself.
 
+        A pretrained backbone is read as it is; with `adapt` it is trained on the task too, and the result kept if
+        validation images say that it is not worse, or with `force`. Others are trained unless `adapt` is False.
+
         With `work`, a folder for checkpoints, the same call resumes an interrupted one. `ModelStore.learn` learns in a
         model folder, with its lock and checkpoints.
         """
         labelled = data if isinstance(data, Labelled) else read_labelled(data, self._settings.image_size)
         runtime = Runtime.choose(self._device, self._settings.precision)
+        stages = choose_stages(self._settings, adapt, self._module, is_first=self._model is None)
         with tempfile.TemporaryDirectory() as folder:
-            self._model = learn_task(
+            learned = learn_in_stages(
                 self._model,
                 self._settings,
                 labelled,
@@ -145,10 +151,13 @@ class ContinualClassifier:
                 runtime,
                 Path(work or Path(folder) / "work"),
                 self._module,
+                stages,
+                force=force,
                 observer=observer,
                 heed_signals=heed_signals,
                 checkpoint_seconds=checkpoint_seconds,
             )
+        self._model = learned.model
         self._reader = None
         return self
 

@@ -42,11 +42,15 @@ def learn_task(
     work: Path,
     backbone: nn.Module | None = None,
     *,
+    adapt: bool = True,
     checkpoint_seconds: float = 300.0,
     observer: Observer | None = None,
     heed_signals: bool = False,
 ) -> Model:
-    """The model after one more task; an interrupted learn of the same data resumes from its checkpoints in `work`."""
+    """The model after one more task; an interrupted learn of the same data resumes from its checkpoints in `work`.
+
+    Without `adapt` the backbone stays as it is, and the task gets a head and statistics of its features.
+    """
     name = check_task_name(name)
     past = model.tasks if model else ()
     if name in {task.name for task in past}:
@@ -62,10 +66,11 @@ def learn_task(
         before = Model(settings, mean, std, (), 1.0, {})
     else:
         learner, before = restore_learner(model, runtime, backbone, settings.patience), model
+    learner.adapts = adapt
     pixels = make_pixels(before)
     images, labels = validation.take(torch.arange(len(validation)))
-    features_before = compute_features(learner, images, pixels, full_precision) if past else None
-    identity = identify_learn(settings, model, data, name, backbone)
+    features_before = compute_features(learner, images, pixels, full_precision) if past and adapt else None
+    identity = identify_learn(settings, model, data, name, backbone, adapt=adapt)
     if checkpoint.newest(work / identity) is None:
         _remove_other_checkpoints(work)
     stream = _make_stream(before, data, TaskInfo(len(past), name, data.class_names), train, validation)
@@ -79,7 +84,7 @@ def learn_task(
     task = LearnedTask(
         name=name, classes=data.class_names, images=data.count(), accuracy=None, across=None, temperature=1.0,
         drifted=None, rectified=None, learned=datetime.now(UTC).isoformat(timespec="seconds"),
-        seconds=sum(engine.record.seconds.values()), learn=identity,
+        seconds=sum(engine.record.seconds.values()), learn=identity, adapted=adapt,
     )  # fmt: skip
     after = replace(before, tasks=(*past, task), typical=None)
     if len(validation):
@@ -158,11 +163,17 @@ def _split(data: Labelled, seed: int, task: int, first_unit: int) -> tuple[Split
 
 
 def identify_learn(
-    settings: Settings, model: Model | None, data: Labelled, name: str, backbone: nn.Module | None = None
+    settings: Settings,
+    model: Model | None,
+    data: Labelled,
+    name: str,
+    backbone: nn.Module | None = None,
+    *,
+    adapt: bool = True,
 ) -> str:
     """A hash of everything a learn depends on, so that only the same learn resumes from its checkpoints."""
     trainable = [parameter.requires_grad for parameter in backbone.parameters()] if backbone else []
-    values = [asdict(settings), name, data.digest, len(model.tasks) if model else 0, *trainable]
+    values = [asdict(settings), name, data.digest, len(model.tasks) if model else 0, *trainable, adapt]
     digest = hashlib.sha256(json.dumps(values).encode())
     tensors = model.tensors if model else backbone.state_dict() if backbone else {}
     for key in sorted(tensors):

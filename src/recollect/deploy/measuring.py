@@ -93,7 +93,7 @@ def measure_drift(
             f"that {rectified:.3f}: it is left out, and {previous.name!r} uses the current features",
             stacklevel=4,
         )
-        hop = learner.rfe.chain.retrospectors[index]
+        hop = learner.rfe.chain.retrospectors[-1]
         assert isinstance(hop, GatedRetrospector)
         hop.pass_through()
         rectified = drifted

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
 from recollect.errors import UserError
 
-FORMAT = 4
+FORMAT = 5
+READABLE_FORMATS = (4, 5)
 EARLIER_IDENTITY: Literal["class-means"] = "class-means"
 """The rule of models whose settings do not name one."""
 RANGES = {
@@ -36,8 +37,9 @@ class Settings:
     seed: int = 0
     flip: bool = True
     precision: str = "fp32"
-    identity: Literal["auto", "class-means"] = "auto"
-    """The rule that ranks classes if the task is unknown (docs/methods/rfe.md)."""
+    identity: Literal["anchored", "auto", "class-means"] = "anchored"
+    """The rule that ranks classes if the task is unknown (docs/methods/rfe.md); the others are of earlier models. `auto`
+    is anchored with a pretrained backbone, else forward."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():
@@ -65,6 +67,15 @@ class Typical:
     """Mean confidence: the mean probability of the predicted class, over all classes."""
 
 
+class Accuracies(NamedTuple):
+    """In percent of the validation images of a task."""
+
+    known: float
+    """With the task known."""
+    unknown: float
+    """Over all classes learned by then."""
+
+
 @dataclass(frozen=True)
 class LearnedTask:
     """What a model records about a task: names and numbers."""
@@ -88,6 +99,10 @@ class LearnedTask:
     seconds: float
     learn: str
     """Identifies the learn by its images, settings and the model before it."""
+    adapted: bool = True
+    """Whether the backbone was trained on the task; else it has a head and statistics alone."""
+    unadapted: Accuracies | None = None
+    """Its validation accuracies before the backbone was adapted to it."""
 
 
 @dataclass(frozen=True)

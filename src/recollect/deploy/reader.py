@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from recollect.core.identity import Identity
 from recollect.deploy.model import EARLIER_IDENTITY, Model, Settings
 from recollect.device import to_host
 from recollect.engine import Runtime
@@ -22,6 +23,7 @@ from recollect.nets import backbones
 from recollect.nets.weights import restoring
 from recollect.registry import lookup
 from recollect.rng import Key
+from recollect.runs.settings import options_of_function
 from recollect.streams import Pixels, TaskInfo, split_rows
 
 BATCH_SIZE = 64
@@ -41,7 +43,10 @@ def new_learner(
     if backbone is None:
         with restoring() if restored else nullcontext():
             backbone = build_backbone(settings.backbone, settings.backbone_options, shape, key)
-    config = RFEConfig(alpha=settings.alpha, identity=settings.identity, gentle="pretrained")
+    identity: Identity = settings.identity if settings.identity != "auto" else "forward"
+    if settings.identity == "auto" and is_pretrained(settings, backbone):
+        identity = "anchored"
+    config = RFEConfig(alpha=settings.alpha, identity=identity, gentle="pretrained")
     if settings.identity == EARLIER_IDENTITY:
         config = replace(config, gentle="never")
     is_gentle = config.gentle == "pretrained" and getattr(backbone, "normalisation", None) is not None
@@ -52,7 +57,8 @@ def new_learner(
 def restore_learner(model: Model, runtime: Runtime, backbone: nn.Module | None = None, patience: int = 0) -> RFELearner:
     """The learner of a model on the runtime's device, with the model's tasks learned."""
     learner = new_learner(model.settings, backbone, patience)
-    for info in task_infos(model):
+    for info, task in zip(task_infos(model), model.tasks, strict=True):
+        learner.adapts = task.adapted
         learner.begin_task(info)
     try:
         learner.load_deployable_state({_current_name(name): tensor for name, tensor in model.tensors.items()})
@@ -75,6 +81,15 @@ def check_backbone(settings: Settings, backbone: nn.Module | None) -> None:
         raise UserError(f"this model has the backbone {settings.backbone!r}; leave out backbone=")
     else:
         lookup("backbone", backbones(), settings.backbone)  # the package that provides it may be missing
+
+
+def is_pretrained(settings: Settings, backbone: nn.Module | None = None) -> bool:
+    """Whether a new model starts with weights that need no training to be of use."""
+    if backbone is not None:
+        return getattr(backbone, "normalisation", None) is not None
+    options = options_of_function("backbone", lookup("backbone", backbones(), settings.backbone).make)
+    default = options["weights"].default if "weights" in options else "none"
+    return bool(settings.backbone_options.get("weights", default) != "none")
 
 
 def task_infos(model: Model) -> list[TaskInfo]:

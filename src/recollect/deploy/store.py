@@ -18,12 +18,20 @@ from torch import nn
 
 from recollect.deploy.checks import CheckReport, Gate, check_tasks
 from recollect.deploy.data import Labelled, Progress, no_progress, read_labelled
-from recollect.deploy.learning import already_learned, identify_learn, learn_task
-from recollect.deploy.model import Model, Settings
+from recollect.deploy.history import (
+    continues,
+    find_version,
+    intact_versions,
+    lineage_of,
+    remove_old_versions,
+    version_path,
+)
+from recollect.deploy.learning import already_learned, identify_learn
+from recollect.deploy.model import Accuracies, Model, Settings
 from recollect.deploy.names import check_task_name, normalise
+from recollect.deploy.stages import choose_stages, learn_in_stages
 from recollect.deploy.versions import (
     FormatError,
-    VersionFile,
     list_versions,
     load_version,
     read_pointer,
@@ -36,8 +44,6 @@ from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
 from recollect.storage import LOCK_NAME, UNFINISHED, LinkError, lock_folder
 from recollect.streams.images import is_litter
-
-MAX_VERSIONS = 5
 
 
 class FixedSettingsError(UserError):
@@ -52,13 +58,18 @@ class LearnPlan(NamedTuple):
     """Per class."""
     num_learned: int
     """Tasks that the model has learned before."""
+    adapts: bool
+    """Whether the backbone is trained."""
 
 
 class LearnResult(NamedTuple):
-    """The model after a learn, and whether it had been learned before from the same images."""
+    """The model after a learn."""
 
     model: Model
     was_learned: bool
+    """Whether it had been learned before from the same images."""
+    rejected: Accuracies | None = None
+    """Validation accuracies of the adapted model, if it was worse and therefore not kept."""
 
 
 class ModelStore:
@@ -82,7 +93,7 @@ class ModelStore:
 
     def path(self, version: str) -> Path:
         """The folder of a version."""
-        return self.folder / "versions" / version
+        return version_path(self.folder, version)
 
     def has_unfinished_learn(self) -> bool:
         """Whether a learn was interrupted and can be resumed."""
@@ -96,7 +107,7 @@ class ModelStore:
         except FormatError:
             raise
         except (ValueError, OSError) as error:
-            others = [other for other in self._intact_versions() if other != name]
+            others = [other for other in intact_versions(self.folder) if other != name]
             remedy = f"recollect rollback {self.folder} --to {others[-1]}" if others else "restore it from a backup"
             raise UserError(f"the model in {self.path(name)} cannot be used ({error}); {remedy}") from error
 
@@ -114,6 +125,8 @@ class ModelStore:
         task: str,
         settings: Settings | None = None,
         *,
+        adapt: bool | None = None,
+        force: bool = False,
         backbone: nn.Module | None = None,
         device: str = "auto",
         observer: Observer | None = None,
@@ -126,29 +139,36 @@ class ModelStore:
 
         The first learn creates the model, with `settings` if they are given. An interrupted learn resumes from its last
         checkpoint; one that had finished only makes its version the current one.
+
+        A pretrained backbone is read as it is, so the first version of a task is there within seconds. With `adapt` the
+        backbone is then trained on the task too, which makes a second version; it is kept if validation images say that
+        it is not worse, or with `force`. `adapt=True` also adapts the newest task afterwards, given the same images.
         """
         task = check_task_name(task)
         with self._lock():
-            model, is_saved = self._open(task, settings)
+            model, is_saved = self._open(task, settings, adapts=bool(adapt))
             if model is not None:
                 settings = model.settings
             elif settings is None:
                 settings = Settings(precision=Runtime.choose(device, "auto").precision)
             data = images if isinstance(images, Labelled) else read_labelled(images, settings.image_size, progress)
             before = self._model_before() if is_saved else model
-            if self._finish(identify_learn(settings, before, data, task, backbone)):
+            stages = choose_stages(settings, adapt, backbone, is_first=before is None)
+            frozen, adapted = (identify_learn(settings, before, data, task, backbone, adapt=on) for on in (False, True))
+            if self._finish(adapted) or (not stages.adapted and self._finish(frozen)):
                 return LearnResult(self.load(), was_learned=True)
-            if is_saved or (model is None and self.versions()):
+            is_frozen = is_saved and model is not None and model.tasks[-1].learn == frozen
+            if (is_saved and not is_frozen) or (model is None and self.versions()):
                 self._refuse(task)
-            before_training(LearnPlan(settings, data.count(), len(model.tasks) if model else 0))
-            runtime = Runtime.choose(device, settings.precision)
-            model = learn_task(
-                model, settings, data, task, runtime, self._unfinished, backbone, observer=observer,
-                heed_signals=heed_signals, checkpoint_seconds=checkpoint_seconds,
+            before_training(LearnPlan(settings, data.count(), len(before.tasks) if before else 0, stages.adapted))
+            learned = learn_in_stages(
+                before, settings, data, task, Runtime.choose(device, settings.precision), self._unfinished, backbone,
+                stages, frozen=model if is_frozen else None, after_frozen=self._save, force=force,
+                checkpoint_seconds=checkpoint_seconds, observer=observer, heed_signals=heed_signals,
             )  # fmt: skip
-            self._save(model)
+            self._save(learned.model)
             shutil.rmtree(self._unfinished, ignore_errors=True)
-            return LearnResult(model, was_learned=False)
+            return LearnResult(learned.model, was_learned=False, rejected=learned.rejected)
 
     def check(
         self, images: str | Path, gate: Gate | None = None, *, device: str = "auto", backbone: nn.Module | None = None
@@ -180,18 +200,11 @@ class ModelStore:
         if not self.versions():
             self.current()  # explains what is missing
         with lock_folder(self.folder):
-            intact, to = self._intact_versions(), normalise(to)
-            matches = [name for name, about in intact.items() if to in (name, about["tasks"][-1].name)]
             try:
-                lineage = _lineage(intact[self.current()])
-            except (UserError, KeyError):  # the pointer, which is written again, or the version is missing or corrupt
-                lineage = []
-            ancestors = [name for name in matches if _continues(lineage, _lineage(intact[name]))]
-            if len(ancestors or matches) != 1:
-                listed = ", ".join(f"{name} ({about['tasks'][-1].name})" for name, about in intact.items()) or "none"
-                what = f"several versions end with {to!r}" if matches else f"there is no version that ends with {to!r}"
-                raise UserError(f"{what}; choose one of: {listed}")
-            (name,) = ancestors or matches
+                current = self.current()
+            except UserError:  # the pointer, which is written again, is missing or corrupt
+                current = None
+            name = find_version(self.folder, normalise(to), current)
             self.load(name)
             write_pointer(self.folder, name)
             return name
@@ -215,15 +228,16 @@ class ModelStore:
         names = [path.name for path in self.folder.iterdir() if not is_litter(path)] if self.folder.exists() else []
         return sorted(name for name in names if name not in own and not name.endswith(f".{UNFINISHED}"))
 
-    def _open(self, task: str, settings: Settings | None) -> tuple[Model | None, bool]:
-        """The model to be taught, and whether its version of this task was saved by a learn interrupted afterwards."""
+    def _open(self, task: str, settings: Settings | None, *, adapts: bool) -> tuple[Model | None, bool]:
+        """The model to be taught, and whether it has learned this task: then a learn is to be finished, or to adapt."""
         was_interrupted = self._unfinished.is_dir()
         if not (self.folder / "model.json").exists() and (was_interrupted or not self.versions()):
             return None, False
         model = self.load()
         newest = model.tasks[-1]
         unfinished = {path.name for path in self._unfinished.iterdir()} if was_interrupted else set()
-        if was_interrupted and newest.name == task and unfinished <= {newest.learn}:
+        was_saved = was_interrupted and unfinished <= {newest.learn}
+        if newest.name == task and (was_saved or (adapts and not newest.adapted)):
             return model, True
         if task in [learned.name for learned in model.tasks]:
             self._refuse(task)
@@ -236,28 +250,36 @@ class ModelStore:
         raise already_learned(task)
 
     def _save(self, model: Model) -> str:
-        versions = {name: _lineage(about) for name, about in self._intact_versions().items()}
-        checks = model.checks
+        versions = {name: lineage_of(about) for name, about in intact_versions(self.folder).items()}
+        checks, lineage = model.checks, model.lineage
         if (self.folder / "model.json").exists():
             current = self.current()
-            if current not in versions or not _continues(model.lineage, versions[current]):
+            if current not in versions or not self._succeeds(model, current, versions[current]):
                 raise UserError(f"{self.folder} has another model; save this one to an empty or new folder")
             checks = read_version(self.path(current))["checks"] | checks  # a model in memory may not know them
-        elif versions and model.lineage not in versions.values():
+        elif versions and lineage not in versions.values():
             self.current()  # explains what is missing
-        name = next((name for name, lineage in versions.items() if lineage == model.lineage), None)
+        name = next((name for name, other in versions.items() if other == lineage), None)
         if name is None:
             name = write_version(self.folder, replace(model, checks=checks))
         write_pointer(self.folder, name)
-        self._remove_old_versions(model.lineage)
-        shutil.rmtree(self._unfinished / model.lineage[-1], ignore_errors=True)
+        remove_old_versions(self.folder, lineage)
+        shutil.rmtree(self._unfinished / lineage[-1], ignore_errors=True)
         with suppress(OSError):  # unless the checkpoints of another learn are in it
             self._unfinished.rmdir()
         return name
 
+    def _succeeds(self, model: Model, current: str, lineage: list[str]) -> bool:
+        """Whether a model comes from the current version, or replaces its newest task by one that was adapted to."""
+        if continues(model.lineage, lineage):
+            return True
+        newest, theirs = model.tasks[-1], read_version(self.path(current))["tasks"][-1]
+        replaces = newest.name == theirs.name and newest.adapted and not theirs.adapted
+        return replaces and model.lineage[:-1] == lineage[:-1]
+
     def _finish(self, learn: str) -> bool:
         """Make the version of a learn that had finished, or was rolled back, the current one; False if it has none."""
-        for name, about in self._intact_versions().items():
+        for name, about in intact_versions(self.folder).items():
             if about["tasks"][-1].learn == learn:
                 self.load(name)
                 write_pointer(self.folder, name)
@@ -265,36 +287,8 @@ class ModelStore:
                 return True
         return False
 
-    def _remove_old_versions(self, lineage: list[str]) -> None:
-        """Keep `MAX_VERSIONS`: ancestors of the current version first, the newest first."""
-        intact = self._intact_versions()
-        ancestors = [name for name, about in intact.items() if _continues(lineage, _lineage(about))]
-        ancestors.sort(key=lambda name: -len(intact[name]["tasks"]))
-        others = sorted(intact.keys() - set(ancestors), key=lambda name: intact[name]["tasks"][-1].learned)
-        for name in [*ancestors, *reversed(others)][MAX_VERSIONS:]:
-            shutil.rmtree(self.path(name))
-
     def _model_before(self) -> Model | None:
         """The version that the current one continues, if it is kept."""
-        intact = self._intact_versions()
-        lineage = _lineage(intact[self.current()])[:-1]
-        return next((self.load(name) for name, about in intact.items() if _lineage(about) == lineage), None)
-
-    def _intact_versions(self) -> dict[str, VersionFile]:
-        """All versions whose model.json can be read."""
-        versions = {}
-        for name in self.versions():
-            try:
-                versions[name] = read_version(self.path(name))
-            except UserError:
-                continue
-        return versions
-
-
-def _lineage(about: VersionFile) -> list[str]:
-    return [task.learn for task in about["tasks"]]
-
-
-def _continues(lineage: list[str], other: list[str]) -> bool:
-    """Whether a model comes from another, or is the same."""
-    return lineage[: len(other)] == other
+        intact = intact_versions(self.folder)
+        lineage = lineage_of(intact[self.current()])[:-1]
+        return next((self.load(name) for name, about in intact.items() if lineage_of(about) == lineage), None)

@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 from safetensors import SafetensorError
 
-from recollect.deploy.model import EARLIER_IDENTITY, FORMAT, LearnedTask, Model, Settings, Typical
+from recollect.deploy.model import EARLIER_IDENTITY, FORMAT, READABLE_FORMATS, LearnedTask, Model, Settings, Typical
 from recollect.errors import UserError
 from recollect.storage import UNFINISHED, read_json, seal, seal_matches, sync, write_json
 from recollect.storage.tensors import load_tensors, save_tensors
@@ -136,9 +136,9 @@ def write_checks(path: Path, checks: Checks) -> None:
 
 
 def _choose_name(model: Model, versions: Path) -> str:
-    """Number and task, with a suffix if a branch that was rolled back has that name."""
+    """Number and task, with a suffix if it replaces the version before adaptation, or if another has that name."""
     slug = re.sub(r"[^\w.-]+", "-", model.tasks[-1].name).strip("-.")[:40] or "task"
-    name = f"{len(model.tasks):03}-{slug}"
+    name = f"{len(model.tasks):03}-{slug}{'-adapted' * (model.tasks[-1].unadapted is not None)}"
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(name for name in names if not (versions / name).exists())
 
@@ -146,7 +146,7 @@ def _choose_name(model: Model, versions: Path) -> str:
 def _read_document(path: Path, remedy: str) -> dict[str, Any]:
     """A JSON file of this format, not yet checked against its schema."""
     document = read_json(path, dict[str, Any], remedy)
-    if document.get("format") != FORMAT:
+    if document.get("format") not in READABLE_FORMATS:
         raise FormatError(
             f"{path} has the format {document.get('format')!r}, this recollect reads {FORMAT}; use the recollect that "
             "wrote it, or learn the model again"

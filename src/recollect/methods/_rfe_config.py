@@ -43,9 +43,8 @@ class RFEConfig:
     """A retrospector every so many tasks, s."""
     teacher_statistics: Statistics = "adapting"
     """BatchNorm of f_{t-1} beside the training f_t: frozen, batch, adapting."""
-    identity: Identity | Literal["auto"] = "average"
-    """How classes of all tasks are ranked: average (the paper), class-means, forward, anchored, lda; or auto, which is
-    anchored with pretrained backbones and else forward."""
+    identity: Identity = "average"
+    """How classes of all tasks are ranked: average (the paper), class-means, forward, anchored, lda."""
     shrinkage: float = 0.2
     """Share of the identity in the covariance of forward, anchored and lda, from 0 to 1."""
     head_weight: float = 0.5
@@ -68,7 +67,7 @@ class RFEConfig:
             ("form", self.form, FORMS),
             ("pool", self.pool, ("max", "mean")),
             ("teacher_statistics", self.teacher_statistics, STATISTICS),
-            ("identity", self.identity, ("auto", *IDENTITIES)),
+            ("identity", self.identity, IDENTITIES),
             ("gentle", self.gentle, ("never", "always", "pretrained")),
         ):
             if value not in choices:

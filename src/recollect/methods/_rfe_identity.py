@@ -23,14 +23,11 @@ Evidence = Callable[[Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor
 class TaskIdentity(nn.Module):
     """The rule, the network after the first task (`anchored`), and the network before the current one."""
 
-    def __init__(self, config: RFEConfig, feature_dim: int, *, is_pretrained: bool) -> None:
+    def __init__(self, config: RFEConfig, feature_dim: int) -> None:
         super().__init__()
-        identity = config.identity
-        if identity == "auto":
-            identity = "anchored" if is_pretrained else "forward"
-        self.is_anchored = identity == "anchored"
+        self.is_anchored = config.identity == "anchored"
         self.rule = make_rule(
-            identity,
+            config.identity,
             feature_dim,
             stride=config.stride,
             shrinkage=config.shrinkage,

@@ -67,7 +67,7 @@ class RFELearner(Learner[RFEConfig]):
             teacher_statistics="frozen" if self.is_gentle else config.teacher_statistics,  # as the student's are
             end_to_end=config.end_to_end,
         )
-        self.identity = TaskIdentity(config, network.feature_dim, is_pretrained=is_pretrained)
+        self.identity = TaskIdentity(config, network.feature_dim)
         self.past = None if config.keep == "none" else RFEMemory(config, network.feature_dim, setup.image_shape)
         self.adapts = True
         """Whether the backbone is trained on the task that begins next; else it gets a head and statistics alone."""
@@ -274,7 +274,7 @@ METHODS = {
         cost=2.5,
         colour="darkolivegreen",
     ),
-    "rfe-plus": _row(RFEConfig(identity="auto", gentle="pretrained"), "RFE for unknown tasks", 155, colour="teal"),
+    "rfe-plus": _row(RFEConfig(identity="anchored", gentle="pretrained"), "RFE for unknown tasks", 155, colour="teal"),
     "rfe-e2e": _row(RFEConfig(end_to_end=True), "RFE trained end to end, without a second stage", 160),
     "rfe-mlp-residual": _row(RFEConfig(form="mlp-residual"), "ablation: r = MLP([f, h]) + f", 170),
     "rfe-mlp-projection": _row(RFEConfig(form="mlp-projection"), "ablation: r = MLP([f, h])", 180),

@@ -49,9 +49,8 @@ def print_estimate(console: Console, plan: LearnPlan, device: str, threads: int)
     cost = LATER_TASK_COST if plan.num_learned else FIRST_TASK_COST
     minutes = cost * seconds * num * settings.epochs / 60
     listed = ", ".join(f"{escape(name)} {number}" for name, number in plan.num_images.items())
-    console.print(
-        f"{num} images: {listed}. About [bold]{max(minutes, 0.1):.1f} minutes[/], less if a phase stops early."
-    )
+    duration = f" Up to about [bold]{max(minutes, 0.1):.1f} minutes[/]." if plan.adapts else ""
+    console.print(f"{num} images: {listed}.{duration}")
 
 
 def print_learned(console: Console, folder: Path, result: LearnResult) -> None:
@@ -67,11 +66,20 @@ def print_learned(console: Console, folder: Path, result: LearnResult) -> None:
         if 1 < len(task.classes) < len(model.classes):
             accuracy += f", {task.accuracy:.1f} % (task known)"
         accuracy += "."
+    if task.unadapted is not None and task.across is not None:
+        accuracy += f" Without adaptation {task.unadapted.unknown:.1f} %."
     known = f"{_count(len(model.classes), 'class', 'es')} of {_count(len(model.tasks), 'task')}"
     console.print(
         f"Learned {name} in {task.seconds:.0f} s.{accuracy} "
         f"[bold]{escape(str(folder))}[/] knows {known} and keeps no images."
     )
+    if result.rejected is not None:
+        console.print(
+            f"Adapted to these images, the model classifies {result.rejected.unknown:.1f} % of the validation images "
+            "correctly, which is worse; it was not kept. --force keeps it."
+        )
+    elif not task.adapted:
+        console.print("The backbone was used as it is; the same command with --adapt also trains it on these images.")
 
 
 def print_predictions(console: Console, predictions: Sequence[Mapping[str, Any]]) -> None:

@@ -1,0 +1,97 @@
+"""Two speeds of learning: first from frozen features, in seconds; then, if asked, with the backbone adapted.
+
+The adapted model is kept where validation images say that it is not worse with the task unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import nn
+
+from recollect.deploy.data import Labelled
+from recollect.deploy.learning import learn_task
+from recollect.deploy.model import Accuracies, Model, Settings
+from recollect.deploy.reader import is_pretrained
+from recollect.engine import Observer, Runtime
+from recollect.errors import UserError
+
+
+class Learned(NamedTuple):
+    """The model after a task has been learned."""
+
+    model: Model
+    rejected: Accuracies | None = None
+    """Validation accuracies of the adapted model, if it was worse and therefore not kept."""
+
+
+class Stages(NamedTuple):
+    """Which stages a learn has."""
+
+    frozen: bool
+    adapted: bool
+
+
+def choose_stages(
+    settings: Settings, adapt: bool | None, backbone: nn.Module | None = None, *, is_first: bool
+) -> Stages:
+    """Pretrained backbones are read as they are and adapted on request; others are trained unless asked not to."""
+    pretrained = is_pretrained(settings, backbone)
+    if adapt is False and is_first and not pretrained:
+        raise UserError(
+            f"the backbone {settings.backbone!r} of a new model has random weights, which must be trained; learn the "
+            "first task with adapt=True, or choose a pretrained backbone"
+        )
+    adapted = not pretrained if adapt is None else adapt
+    return Stages(frozen=pretrained or not adapted, adapted=adapted)
+
+
+def learn_in_stages(
+    before: Model | None,
+    settings: Settings,
+    data: Labelled,
+    name: str,
+    runtime: Runtime,
+    work: Path,
+    backbone: nn.Module | None,
+    stages: Stages,
+    *,
+    frozen: Model | None = None,
+    after_frozen: Callable[[Model], object] = lambda model: None,
+    force: bool = False,
+    checkpoint_seconds: float = 300.0,
+    observer: Observer | None = None,
+    heed_signals: bool = False,
+) -> Learned:
+    """Learn a task; `frozen` is the model after the first stage, if that is done already."""
+
+    def learn(*, adapt: bool) -> Model:
+        return learn_task(
+            before, settings, data, name, runtime, work, backbone, adapt=adapt, observer=observer,
+            heed_signals=heed_signals, checkpoint_seconds=checkpoint_seconds,
+        )  # fmt: skip
+
+    if stages.frozen and frozen is None:
+        frozen = learn(adapt=False)
+        after_frozen(frozen)
+    if not stages.adapted:
+        assert frozen is not None
+        return Learned(frozen)
+    adapted = learn(adapt=True)
+    if frozen is None:
+        return Learned(adapted)
+    without, with_it = _accuracies(frozen), _accuracies(adapted)
+    if without and with_it and with_it.unknown < without.unknown and not force:
+        return Learned(frozen, rejected=with_it)
+    newest = replace(adapted.tasks[-1], unadapted=without)
+    return Learned(replace(adapted, tasks=(*adapted.tasks[:-1], newest)))
+
+
+def _accuracies(model: Model) -> Accuracies | None:
+    task = model.tasks[-1]
+    if task.accuracy is None or task.across is None:
+        return None
+    return Accuracies(task.accuracy, task.across)

@@ -1,0 +1,118 @@
+"""Learning from frozen features first, and adapting the backbone on request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from recollect import ContinualClassifier
+from recollect.core import Discriminant
+from recollect.deploy import ModelStore
+from recollect.deploy.model import Settings
+from recollect.errors import UserError
+from recollect.nets.efficientnet import efficientnet_lite0
+from tests.deploy.support import digits, validation_rows
+from tests.support import StopAt, StopError
+
+SETTINGS = Settings(backbone="efficientnet-lite0", image_size=32, epochs=1, batch_size=32)
+
+
+def few(task: str, *, test: bool = False) -> tuple[np.ndarray, list[str]]:
+    images, names = digits(task, test=test)
+    return images[:60], names[:60]
+
+
+def learn(folder: Path, task: str = "may", **options: Any) -> Any:
+    settings = options.pop("settings", SETTINGS) if not (folder / "model.json").exists() else None
+    return ModelStore(folder).learn(few(task), task, settings, device="cpu", **options)
+
+
+def test_a_pretrained_backbone_is_read_as_it_is(tmp_path: Path) -> None:
+    """The probabilities rank as a discriminant of the frozen network's features does, fitted here from nothing."""
+    for task in ("may", "june"):
+        assert not learn(tmp_path / "model", task).model.tasks[-1].adapted
+    store = ModelStore(tmp_path / "model")
+    network = efficientnet_lite0((3, 32, 32)).eval()
+    tensors = store.load().tensors
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensors[f"network.backbone.{name}"], tensor), name
+    assert not [name for name in tensors if "retrospector" in name]
+
+    model = ContinualClassifier.load(tmp_path / "model", device="cpu")
+    discriminant = Discriminant(1280)
+    with torch.no_grad():
+        for number, task in enumerate(("may", "june")):
+            images, names = few(task)
+            f = torch.from_numpy(model.features(images))
+            labels = torch.tensor([sorted(set(names)).index(name) for name in names])
+            kept = torch.ones(len(labels), dtype=torch.bool)
+            kept[validation_rows(labels, number)] = False
+            discriminant.grow(2)
+            discriminant.add(f[kept], labels[kept] + 2 * number)
+        discriminant.refresh()
+        images, _ = few("june", test=True)
+        scores = discriminant(torch.from_numpy(model.features(images)))
+    assert (torch.from_numpy(model.predict_proba(images)).argmax(1) == scores.argmax(1)).all()
+
+
+def test_adaptation_makes_a_second_version_of_the_task(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    learn(folder)
+    first = learn(folder, "june")
+    assert learn(folder, "june", adapt=True, force=True).model.tasks[-1].unadapted == (
+        first.model.tasks[-1].accuracy,
+        first.model.tasks[-1].across,
+    )
+    store = ModelStore(folder)
+    assert store.versions() == ["001-may", "002-june", "002-june-adapted"]
+    assert store.current() == "002-june-adapted"
+    assert [task.adapted for task in store.load().tasks] == [False, True]
+    assert not torch.equal(
+        store.load().tensors["network.backbone.conv_stem.weight"],
+        store.load("002-june").tensors["network.backbone.conv_stem.weight"],
+    )
+    assert learn(folder, "july").model.tasks[-1].name == "july"
+    store.rollback("002-june")
+    assert not store.load().tasks[-1].adapted
+    with pytest.raises(UserError, match="already learned"):
+        learn(folder, "june")
+
+
+def test_an_adapted_model_that_is_worse_is_kept_only_by_force(tmp_path: Path) -> None:
+    harmful = Settings(backbone="efficientnet-lite0", image_size=32, epochs=1, batch_size=32, learning_rate=1e4)
+    result = learn(tmp_path / "a", settings=harmful, adapt=True)
+    assert result.rejected is not None
+    assert result.rejected.unknown < result.model.tasks[-1].across
+    assert not ModelStore(tmp_path / "a").load().tasks[-1].adapted
+    forced = learn(tmp_path / "b", settings=harmful, adapt=True, force=True)
+    assert forced.rejected is None
+    assert ModelStore(tmp_path / "b").load().tasks[-1].adapted
+    assert forced.model.tasks[-1].unadapted.unknown == result.model.tasks[-1].across
+
+
+def test_an_interrupted_adaptation_leaves_the_frozen_version_and_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    whole = learn(tmp_path / "whole", adapt=True, force=True).model
+    folder = tmp_path / "cut"
+    with pytest.raises(StopError):
+        learn(folder, adapt=True, force=True, observer=StopAt(40), checkpoint_seconds=0.0)
+    store = ModelStore(folder)
+    assert not store.load().tasks[-1].adapted
+    assert store.has_unfinished_learn()
+    again = learn(folder, adapt=True, force=True).model
+    assert again.tasks[-1].learn == whole.tasks[-1].learn
+    for name, tensor in whole.tensors.items():
+        assert torch.equal(tensor, again.tensors[name]), name
+    assert not store.has_unfinished_learn()
+
+
+def test_random_weights_must_be_trained_once(tmp_path: Path) -> None:
+    scratch = Settings(backbone="convnet", image_size=32, epochs=1)
+    with pytest.raises(UserError, match="'convnet' of a new model has random weights, which must be trained"):
+        learn(tmp_path / "model", settings=scratch, adapt=False)
+    assert learn(tmp_path / "model", settings=scratch).model.tasks[-1].adapted
+    assert not learn(tmp_path / "model", "june", adapt=False).model.tasks[-1].adapted
+    assert learn(tmp_path / "model", "july").model.tasks[-1].adapted
