@@ -17,7 +17,7 @@ from recollect.core.retrospector import Retrospector
 
 
 class RetrospectorChain(nn.Module):
-    """Retrospectors and their auxiliary extractors, grown as tasks arrive.
+    """Retrospectors and their auxiliary networks, grown as tasks arrive.
 
     >>> import torch
     >>> from recollect.core import AuxiliaryExtractor, GatedRetrospector
@@ -64,7 +64,7 @@ class RetrospectorChain(nn.Module):
         return 0 if domain == self.current else self.num_hops - domain // self.stride
 
     def begin_task(self, *, auxiliary_with_hop: bool = False) -> None:
-        """Grow for one more task: a hop to the last anchor, and the auxiliary extractor that the next hop will use.
+        """Grow for one more task: a hop to the last anchor, and the auxiliary network that the next hop will use.
 
         A hop whose task was no anchor is replaced, since it started from a feature space that is gone.
         `auxiliary_with_hop` grows h_t together with r_t instead of one task ahead (end-to-end training).

