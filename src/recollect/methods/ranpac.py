@@ -94,7 +94,7 @@ METHODS = {
     "ranpac": Method(
         RanPAC,
         RanPACConfig(),
-        "ridge regression on random features of frozen ones",
+        "ridge regression on random projections of frozen features",
         cost=0.2,
         contents={
             "projection": "random projection",
