@@ -26,8 +26,8 @@ SUMMARY: dict[str, tuple[str, ...]] = {
     "above all rehearsal methods over 20 tasks (TIL)": tuple(f"{form}-above-rehearsal-over-time" for form in RFE_FORMS),
     "the gated form is level with MLPs or above (TIL)": ("gated-level-with-mlp",),
     "end to end is as accurate as in two stages (TIL)": ("end-to-end-level",),
-    "the chain makes up for drift, α = 0": ("rfe-chain-gain-alpha-0",),
-    "the chain makes up for drift, RFE at the paper's α": ("rfe-chain-gain",),
+    "the chain corrects drift, α = 0": ("rfe-chain-gain-alpha-0",),
+    "the chain corrects drift, RFE at the paper's α": ("rfe-chain-gain",),
     "training takes about as long as ER": ("rfe-training-time",),
 }
 """Ids of the claims that a row of the summary stands for."""

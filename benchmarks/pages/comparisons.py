@@ -87,7 +87,9 @@ def order(experiment: Experiment) -> str:
         texts = [f"{value[0]:+.2f} {name} ({value[1]})" for name, value in correlations.items() if value]
         if texts:
             parts.append(f"{evaluation.upper()} {', '.join(texts)}")
-    start = "Rank correlation with the paper, over the methods that it reports with as many exemplars"
+    start = (
+        "Rank correlation with the paper, over methods with the same number of exemplars (their number in parentheses)"
+    )
     return f"{start}: {'; '.join(parts)}."
 
 
@@ -174,7 +176,7 @@ def cls_er_decay(main: Experiment) -> str:
     side = "above" if gap.mean > 0 else "below"
     return (
         f"The moving averages of `cls-er` are too slow by default for runs as short as these: with a decay of {best:g}, "
-        f"the best on validation images, it has {spread(tried[best].values('til', 'average_accuracy'))}, {gap.unsigned} "
+        f"the best on validation images, it reaches {spread(tried[best].values('til', 'average_accuracy'))}, {gap.unsigned} "
         f"{side} RFE ({count_seeds(gap.num_seeds)}, task known)."
     )
 
@@ -188,8 +190,8 @@ def _long_chain() -> dict[str, str]:
         counts = []
         for name in ("derpp", "er"):
             rival = accuracy_over_time(get_variant(experiment, name, EXEMPLARS), "til")
-            counts.append(f"{name} after {sum(a > b for a, b in zip(own, rival, strict=True))}")
-        parts.append(f"{form} above {' and '.join(counts)}")
+            counts.append(f"{name} {sum(a > b for a, b in zip(own, rival, strict=True))} times")
+        parts.append(f"{form} is above {' and '.join(counts)}")
     return {
         "long_chain_counts": "; ".join(parts),
         "long_chain_num_tasks": str(experiment.num_tasks),

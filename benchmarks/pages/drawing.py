@@ -155,7 +155,7 @@ def _draw_chain(main: Experiment, axes: Axes) -> None:
             bar.set_alpha(1.0 if len(of_alpha) > 1 else 0.5)
         axes.bar_label(bars, fmt="%.0f", fontsize=9)
     axes.set_xticks(range(len(alphas)), [f"α = {alpha:g}{' (paper)' * (alpha == 1)}" for alpha in alphas])
-    axes.set(xlabel="weight of the loss against drift", ylabel="accuracy, percent", title="What the chain adds")
+    axes.set(xlabel="weight of the drift loss, α", ylabel="accuracy, percent", title="What the chain adds")
     axes.margins(y=0.25)
     axes.legend(fontsize=9, loc="upper left")
 

@@ -63,7 +63,7 @@ def _training_table(training: Mapping[str, Any]) -> str:
         verdict = _verdict(ratio["median"] >= target)
         rows.append([name, authors, f"≥ {target:g}", f"**{ratio['median']:.2f}**", span, verdict])
     num_rounds = len(training["seconds"]["er"])
-    return table(["", "authors' code", "target", "here", f"lowest-highest of {num_rounds}", ""], rows)
+    return table(["", "authors' code", "target", "here", f"range over {num_rounds} rounds", ""], rows)
 
 
 def _inference_table(cells: Sequence[Mapping[str, Any]]) -> str:

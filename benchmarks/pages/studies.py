@@ -123,7 +123,11 @@ def _digits() -> dict[str, str]:
     )
     metrics = (("til", "average_accuracy"), ("til", "forgetting"), ("cil", "average_accuracy"))
     rows = [
-        [f"`{v.method}`", *(spread(v.values(*metric)) for metric in metrics), str(v.results[0]["memory"]["samples"])]
+        [
+            f"`{v.method}`",
+            *(spread(v.values(*metric)) for metric in metrics),
+            "all" if v.method == "joint" else str(v.memory),
+        ]
         for v in sorted(experiment.variants, key=lambda v: -mean_accuracy(v, "til"))
     ]
     return {

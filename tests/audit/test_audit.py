@@ -95,7 +95,7 @@ def test_it_lists_every_tensor_with_what_it_is(folders: Callable[[str], Path]) -
         assert held.keys() == listed.keys()
         assert all(listed[name].num_bytes == tensor.nbytes for name, tensor in held.items())
     kinds = {entry.kind for entry in audit.entries}
-    assert {"network", "retrospector", "auxiliary extractor", "frozen copy of the network", "memory of RFE"} <= kinds
+    assert {"network", "retrospector", "auxiliary network", "frozen copy of the network", "memory of RFE"} <= kinds
     assert "other" not in {entry.kind for entry in audit.entries if not entry.name.startswith("fit.")}
 
 

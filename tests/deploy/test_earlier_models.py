@@ -48,4 +48,4 @@ def test_an_earlier_model_predicts_as_it_did_and_learns_more(tmp_path: Path) -> 
 
 
 def test_new_models_take_the_rule_that_follows_the_drift() -> None:
-    assert ContinualClassifier(backbone="convnet", **SMALL).settings.identity == "auto"
+    assert ContinualClassifier(backbone="convnet", **SMALL).settings.identity == "anchored"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 
 from recollect import ContinualClassifier
 from recollect.core import Discriminant
-from recollect.deploy import ModelStore
+from recollect.deploy import Model, ModelStore, stages
+from recollect.deploy.learning import learn_task
 from recollect.deploy.model import Settings
 from recollect.errors import UserError
 from recollect.nets.efficientnet import efficientnet_lite0
@@ -82,16 +84,20 @@ def test_adaptation_makes_a_second_version_of_the_task(tmp_path: Path) -> None:
         learn(folder, "june")
 
 
-def test_an_adapted_model_that_is_worse_is_kept_only_by_force(tmp_path: Path) -> None:
-    harmful = Settings(backbone="efficientnet-lite0", image_size=32, epochs=1, batch_size=32, learning_rate=1e4)
-    result = learn(tmp_path / "a", settings=harmful, adapt=True)
+def test_an_adapted_model_that_is_worse_is_kept_only_by_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def harmful(*arguments: Any, adapt: bool, **options: Any) -> Model:
+        model = learn_task(*arguments, adapt=adapt, **options)
+        return replace(model, tasks=(replace(model.tasks[0], across=10.0 if adapt else 50.0),))
+
+    monkeypatch.setattr(stages, "learn_task", harmful)
+    result = learn(tmp_path / "a", adapt=True)
     assert result.rejected is not None
-    assert result.rejected.unknown < result.model.tasks[-1].across
+    assert result.rejected.unknown == 10.0
     assert not ModelStore(tmp_path / "a").load().tasks[-1].adapted
-    forced = learn(tmp_path / "b", settings=harmful, adapt=True, force=True)
+    forced = learn(tmp_path / "b", adapt=True, force=True)
     assert forced.rejected is None
+    assert forced.model.tasks[-1].unadapted.unknown == 50.0
     assert ModelStore(tmp_path / "b").load().tasks[-1].adapted
-    assert forced.model.tasks[-1].unadapted.unknown == result.model.tasks[-1].across
 
 
 def test_an_interrupted_adaptation_leaves_the_frozen_version_and_resumes_to_the_same_bits(tmp_path: Path) -> None:

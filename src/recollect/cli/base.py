@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 Flag = Annotated[bool, Parameter(negative=())]
+Paths = Annotated[list[Path], Parameter(negative=())]
 Texts = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 
 app = App(
     name="recollect",
-    help="Keep training an image classifier on new tasks, forgetting little of old ones, keeping no old data.",
+    help="Keep training an image classifier on new tasks with little forgetting and without keeping old images.",
     help_format="plaintext",
     version=lambda: version("recollect-rfe"),
     version_flags=["--version"],

@@ -1,4 +1,4 @@
-"""The auxiliary extractor h_t: a deliberately weak network that keeps a little of what f_{t-1} knew.
+"""The auxiliary network h_t: a deliberately weak network that keeps a little of what f_{t-1} knew.
 
 pool to 16x16 → conv 3x3/2 → ReLU → max-pool 2 → conv 3x3/2 → ReLU → max-pool 2 → flatten
 """
@@ -36,5 +36,5 @@ class AuxiliaryExtractor(nn.Module):
 
     def forward(self, x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b m"]:
         if min(x.shape[-2:]) < POOLED_SIZE:
-            raise ValueError(f"the auxiliary extractor needs images of at least 16 pixels, got {tuple(x.shape[-2:])}")
+            raise ValueError(f"the auxiliary network needs images of at least 16 pixels, got {tuple(x.shape[-2:])}")
         return self.layers(self.shrink(x))  # type: ignore[no-any-return]

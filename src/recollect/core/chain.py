@@ -20,7 +20,7 @@ from recollect.core.retrospector import Retrospector
 
 
 class RetrospectorChain(nn.Module):
-    """Retrospectors and their auxiliary extractors, grown as tasks arrive.
+    """Retrospectors and their auxiliary networks, grown as tasks arrive.
 
     >>> import torch
     >>> from recollect.core import AuxiliaryExtractor, GatedRetrospector
@@ -69,10 +69,10 @@ class RetrospectorChain(nn.Module):
         return 0 if domain == self.spaces[-1] else self.num_hops - domain // self.stride
 
     def begin_task(self, *, moves: bool = True, auxiliary_with_hop: bool = False) -> None:
-        """Grow for one more task: a hop to the last anchor, and the auxiliary extractor that the next hop will use.
+        """Grow for one more task: a hop to the last anchor, and the auxiliary network that the next hop will use.
 
         A hop whose task was no anchor is replaced, since it started from a feature space that is gone. Nothing grows
-        for a task that does not move the backbone. Where no auxiliary extractor was prepared for a hop, as in
+        for a task that does not move the backbone. Where no auxiliary network was prepared for a hop, as in
         end-to-end training (`auxiliary_with_hop`) and after a first task that did not move the backbone, h_t grows
         together with r_t.
         """

@@ -1,6 +1,6 @@
 """The chain read fast: a copy of its weights in which all hops that can be taken together are.
 
-All auxiliary extractors see the same pooled image, so their first convolutions are one product over its patches and
+All auxiliary networks see the same pooled image, so their first convolutions are one product over its patches and
 their second ones one batched product; so are A_h h and B h of all hops. G_f and G_h of a hop are one product. Only
 f̂_{t-1} = r_t(f̂_t, h_t(x)) itself goes hop by hop.
 """

@@ -166,7 +166,5 @@ class RFE(nn.Module):
 def _dim_of(auxiliary: nn.Module) -> int:
     dim = getattr(auxiliary, "dim", None)
     if not isinstance(dim, int):
-        raise ValueError(
-            f"an auxiliary extractor has an attribute `dim`, its number of outputs; {auxiliary} has {dim!r}"
-        )
+        raise ValueError(f"an auxiliary network has an attribute `dim`, its number of outputs; {auxiliary} has {dim!r}")
     return dim

@@ -38,8 +38,8 @@ class Settings:
     flip: bool = True
     precision: str = "fp32"
     identity: Literal["anchored", "auto", "class-means"] = "anchored"
-    """The rule that ranks classes if the task is unknown (docs/methods/rfe.md); the others are of earlier models. `auto`
-    is anchored with a pretrained backbone, else forward."""
+    """The rule that ranks classes if the task is unknown (docs/methods/rfe.md). Earlier models have others;
+    `auto` is anchored with a pretrained backbone and forward without."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():

@@ -1,4 +1,4 @@
-"""How every phase trains; a phase brings its own epochs and learning rate."""
+"""The training settings of a run; a phase may have its own epochs and learning rate."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class Training:
     """The settings of a run's training."""
 
     epochs: int = 40
-    """Epochs of each task."""
+    """Number of epochs per task."""
     learning_rate: float = 5e-4
     """Adam's learning rate at the start of each task."""
     batch_size: int = 32
-    """Images a step."""
+    """Images per step."""
     patience: int = 3
-    """Epochs without a better validation loss before the learning rate falls."""
+    """Epochs without a lower validation loss before the learning rate is reduced."""
     factor: float = 0.1
-    """What the learning rate is then multiplied by."""
+    """Factor by which the learning rate is then multiplied."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience"):

@@ -22,13 +22,13 @@ from recollect.streams import Batch, TaskData, TaskInfo
 @dataclass(frozen=True, kw_only=True)
 class FrozenConfig:
     adapt: bool = False
-    """Train the backbone on the first task before it is frozen; else its first weights are read as they are."""
+    """Train the backbone on the first task before freezing it; otherwise it keeps its initial weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShrinkageConfig:
     shrinkage: float = -1.0
-    """Share of the identity in the covariance, from 0 to 1; -1 takes what Oracle Approximating Shrinkage says."""
+    """Weight of the identity in the covariance, from 0 to 1; -1 chooses it by Oracle Approximating Shrinkage."""
 
     def __post_init__(self) -> None:
         if self.shrinkage != -1 and not 0 <= self.shrinkage <= 1:

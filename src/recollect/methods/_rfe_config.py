@@ -20,45 +20,45 @@ class RFEConfig:
     keep: Literal["none", "previous", "reservoir"] = "none"
     """Samples kept: none (RFE), of the last tasks (RFE-P), a reservoir over all tasks (RFE-B)."""
     memory: int = 500
-    """Samples kept in all, |P| or |B|."""
+    """Total number of samples kept, |P| or |B|."""
     last_tasks: int = 1
-    """RFE-P: from how many of the last tasks, k."""
+    """RFE-P: number of last tasks whose samples are kept, k."""
     memory_target: Literal["view", "stored"] = "view"
     """Target of a memory sample: the teacher on the same view, or the stored feature (the authors' code)."""
     form: Form = "gated"
-    """The retrospector: gated, mlp-residual, mlp-projection, no-aux."""
+    """Form of the retrospector."""
     end_to_end: bool = False
     """Train r_t and h_t together with f_t instead of in a second stage."""
     auxiliary_dim: int = 128
-    """Outputs of the auxiliary extractor, dim(h)."""
+    """Output dimension of the auxiliary network, dim(h)."""
     projection_dim: int = 128
-    """Outputs of the projections, dim(a^f) = dim(a^h)."""
+    """Output dimension of the projections, dim(a^f) = dim(a^h)."""
     bias: bool = True
     """Biases in the retrospector; the paper's parameter counts have none."""
     final_relu: bool = True
-    """End r in ReLU where the backbone's features are non-negative; the paper's equation has none."""
+    """Apply ReLU to the output of r if the backbone's features are non-negative; not in the paper's equation."""
     pool: Literal["max", "mean"] = "max"
     """Pooling of the input to 16x16 before h."""
     stride: int = 1
-    """A retrospector every so many tasks, s."""
+    """Number of tasks per permanent retrospector, s."""
     teacher_statistics: Statistics = "adapting"
     """BatchNorm of f_{t-1} beside the training f_t: frozen, batch, adapting."""
     identity: Identity = "average"
     """How classes of all tasks are ranked: average (the paper), class-means, forward, anchored, lda."""
     shrinkage: float = 0.2
-    """Share of the identity in the covariance of forward, anchored and lda, from 0 to 1."""
+    """Weight of the identity in the covariance of forward, anchored and lda, from 0 to 1."""
     head_weight: float = 0.5
-    """Weight of the heads' log-probabilities beside the Gaussians of forward, anchored and lda, λ."""
+    """Weight of the heads' log-probabilities in the scores of forward, anchored and lda, λ."""
     gentle: Literal["never", "always", "pretrained"] = "never"
-    """Start heads as discriminants and keep BatchNorm's stored statistics: never, always, with pretrained backbones."""
+    """Whether to initialise heads as linear discriminants and freeze BatchNorm statistics."""
     retrospect_epochs: int = 0
-    """Epochs of the second stage; 0 for as many as in the first."""
+    """Epochs of the second stage; 0 for the same number as in the first."""
     retrospect_learning_rate: float = 5e-3
     """Learning rate of the second stage."""
     views: int = 4
-    """Augmented views of each image in the second stage, run through the frozen networks once; 0 for fresh ones."""
+    """Cached views per image in the second stage; 0 for a new view in every step."""
     views_megabytes: int = 1024
-    """What the features of the views may take in memory, in MB; as many views are kept as fit, and else none."""
+    """Memory limit for the features of cached views, in MB; as many views as fit are cached."""
 
     def __post_init__(self) -> None:
         for name, value, choices in (

@@ -24,15 +24,15 @@ from recollect.streams import Batch, TaskInfo
 @dataclass(frozen=True, kw_only=True)
 class CLSERConfig(ReplayConfig):
     plastic_frequency: float = 0.5
-    """How often the plastic average moves, r_p; searched in 0.5, 0.8."""
+    """Probability of updating the plastic average after a step, r_p; the paper searches 0.5, 0.8."""
     stable_frequency: float = 0.2
-    """How often the stable average moves, r_s; searched in 0.2, 0.5."""
+    """Probability of updating the stable average after a step, r_s; the paper searches 0.2, 0.5."""
     plastic_decay: float = 0.999
     """Decay of the plastic average, α_p."""
     stable_decay: float = 0.999
     """Decay of the stable average, α_s."""
     distill: float = 0.2
-    """Weight of the squared error to the averages' logits, λ; searched in 0.2, 0.5."""
+    """Weight of the squared error to the averages' logits, λ; the paper searches 0.2, 0.5."""
     replay: float = 1.0
     """Weight of the cross-entropy on replayed labels, γ."""
 

@@ -22,9 +22,9 @@ from recollect.streams import Batch, TaskInfo
 @dataclass(frozen=True, kw_only=True)
 class DERppConfig(ReplayConfig):
     distill: float = 0.2
-    """Weight of the squared error to stored logits, α; searched in 0.2, 0.5."""
+    """Weight of the squared error to stored logits, α; the paper searches 0.2, 0.5."""
     replay: float = 0.5
-    """Weight of the cross-entropy on replayed labels, β; searched in 0.5, 1."""
+    """Weight of the cross-entropy on replayed labels, β; the paper searches 0.5, 1."""
     two_draws: bool = False
     """Draw a second batch for the cross-entropy instead of using the first for both terms."""
 

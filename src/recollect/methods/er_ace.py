@@ -37,7 +37,7 @@ METHODS = {
     "er-ace": Method(
         ERACE,
         ReplayConfig(),
-        "incoming cross-entropy over the current classes only",
+        "replay; cross-entropy of new images over the current classes only",
         cost=1.8,
         colour="goldenrod",
         order=90,

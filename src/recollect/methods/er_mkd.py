@@ -24,9 +24,9 @@ from recollect.streams import Batch, TaskInfo
 @dataclass(frozen=True, kw_only=True)
 class ERMKDConfig(ReplayConfig):
     distill: float = 2.0
-    """Weight of the distillation, λ; searched in 2, 4."""
+    """Weight of the distillation, λ; the paper searches 2, 4."""
     temperature: float = 2.0
-    """Temperature of the distillation, τ; searched in 2, 4."""
+    """Temperature of the distillation, τ; the paper searches 2, 4."""
     ema_decay: float = 0.99
     """Decay of the teacher's moving average, 1 - α."""
 

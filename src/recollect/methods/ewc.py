@@ -23,7 +23,7 @@ class EWCConfig:
     penalty: float = 1000.0
     """Weight of the quadratic penalty, λ."""
     decay: float = 1.0
-    """What is kept of the old Fisher information at each task, γ."""
+    """Factor of the old Fisher information at each new task, γ."""
     fisher_samples: int = 500
     """Training images on which the Fisher information of a task is estimated, one gradient each."""
 

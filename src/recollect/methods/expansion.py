@@ -1,4 +1,4 @@
-"""Expansion, which the paper argues against: for each task a weak extractor h_t with its own head, trained alone.
+"""Expansion, which the paper argues against: for each task a separate small network h_t with its own head.
 
 L = L_CE(v_t ∘ h_t, D_t);  nothing is shared, nothing is forgotten, and nothing is strong.
 """
@@ -34,7 +34,7 @@ from recollect.streams import Batch, TaskInfo
 @dataclass(frozen=True, kw_only=True)
 class ExpansionConfig:
     auxiliary_dim: int = 128
-    """Outputs of each extractor, dim(h)."""
+    """Output dimension of each network, dim(h)."""
 
     def __post_init__(self) -> None:
         if self.auxiliary_dim < 2 or self.auxiliary_dim % 2:
@@ -86,7 +86,7 @@ METHODS = {
     "expansion": Method(
         Expansion,
         ExpansionConfig(),
-        "a weak extractor with its own head for each task, alone",
+        "a separate small network with its own head for each task",
         cost=0.3,
         contents={"experts": "expert of a task"},
         order=50,

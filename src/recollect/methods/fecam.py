@@ -25,9 +25,9 @@ from recollect.streams import TaskInfo
 @dataclass(frozen=True, kw_only=True)
 class FeCAMConfig(FrozenConfig):
     diagonal: float = 1.0
-    """γ₁."""
+    """Shrinkage of the diagonal of the covariances, γ₁."""
     off_diagonal: float = 1.0
-    """γ₂."""
+    """Shrinkage of the other entries of the covariances, γ₂."""
 
     def __post_init__(self) -> None:
         if self.diagonal <= 0 or self.off_diagonal < 0:

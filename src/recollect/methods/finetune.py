@@ -22,7 +22,7 @@ METHODS = {
     "finetune": Method(
         Finetune,
         BaselineConfig(),
-        "no protection, the lower bound",
+        "trains on the current task only, the lower bound",
         colour="tab:red",
         order=10,
     )

@@ -24,7 +24,7 @@ METHODS = {
     "joint": Method(
         Joint,
         BaselineConfig(),
-        "all tasks at once, the upper bound",
+        "trains on all tasks at once, the upper bound",
         order=0,
     )
 }

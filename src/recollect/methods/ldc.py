@@ -24,7 +24,7 @@ from recollect.streams import Batch, TaskData, TaskInfo
 @dataclass(frozen=True, kw_only=True)
 class LDCConfig(ShrinkageConfig):
     alpha: float = 1.0
-    """Weight of the feature drift in the loss, α; 0 is plain fine-tuning."""
+    """Weight of the drift loss, α; 0 is plain fine-tuning."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

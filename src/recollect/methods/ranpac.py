@@ -28,7 +28,7 @@ RIDGES = tuple(10.0**exponent for exponent in range(-8, 10))
 @dataclass(frozen=True, kw_only=True)
 class RanPACConfig(FrozenConfig):
     projection_dim: int = 5000
-    """Random features, M; 10,000 in the paper."""
+    """Number of random features, M; 10,000 in the paper."""
 
     def __post_init__(self) -> None:
         if self.projection_dim < 1:
@@ -94,7 +94,7 @@ METHODS = {
     "ranpac": Method(
         RanPAC,
         RanPACConfig(),
-        "ridge regression on random features of frozen ones",
+        "ridge regression on random projections of frozen features",
         cost=0.2,
         contents={
             "projection": "random projection",

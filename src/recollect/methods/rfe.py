@@ -253,7 +253,7 @@ def _row(config: RFEConfig, about: str, order: int, *, cost: float = 1.4, colour
     contents = {
         "past": "memory of RFE",
         "retrospectors": "retrospector",
-        "auxiliaries": "auxiliary extractor",
+        "auxiliaries": "auxiliary network",
         "adapter": "adapter of the second stage",
         "anchor": "frozen copy of the network",
         "recent": "frozen copy of the network",
@@ -266,10 +266,10 @@ def _row(config: RFEConfig, about: str, order: int, *, cost: float = 1.4, colour
 
 METHODS = {
     "rfe": _row(RFEConfig(), "the paper's method; keeps no data", 130, colour="tab:green"),
-    "rfe-p": _row(RFEConfig(keep="previous"), "RFE with samples of the last task", 140, cost=2.4, colour="limegreen"),
+    "rfe-p": _row(RFEConfig(keep="previous"), "RFE with samples of the last tasks", 140, cost=2.4, colour="limegreen"),
     "rfe-b": _row(
         RFEConfig(keep="reservoir"),
-        "RFE with a reservoir that also tunes the whole chain",
+        "RFE with a reservoir; all retrospectors are trained further",
         150,
         cost=2.5,
         colour="darkolivegreen",

@@ -77,7 +77,7 @@ METHODS = {
     "si": Method(
         SI,
         SIConfig(),
-        "quadratic penalty weighted by each weight's part in learning; keeps no data",
+        "quadratic penalty weighted by each weight's contribution to the loss; keeps no data",
         cost=1.2,
         copies=4,
         contents={

@@ -33,7 +33,7 @@ METHODS = {
     "fsa": Method(
         SLDA,
         SLDAConfig(adapt=True),
-        "trained on the first task, then as slda",
+        "slda on a backbone trained on the first task",
         cost=0.3,
         contents=STATISTICS,
         order=124,

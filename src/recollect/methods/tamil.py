@@ -37,17 +37,17 @@ from recollect.streams import Batch, TaskInfo
 @dataclass(frozen=True, kw_only=True)
 class TAMiLConfig(ReplayConfig):
     replay: float = 0.5
-    """Weight of the cross-entropy on replayed labels, α; searched in 0.5, 1."""
+    """Weight of the cross-entropy on replayed labels, α; the paper searches 0.5, 1."""
     distill: float = 0.2
-    """Weight of the squared error to the average's logits, β; searched in 0.2, 0.5."""
+    """Weight of the squared error to the average's logits, β; the paper searches 0.2, 0.5."""
     pairwise: float = 0.1
     """Weight of the distance between attentions, λ."""
     ema_frequency: float = 0.05
-    """How often the average moves, γ."""
+    """Probability of updating the average after a step, γ."""
     ema_decay: float = 0.999
     """Decay of the average, η."""
     attention_dim: int = 64
-    """Hidden units of an attention."""
+    """Hidden units of an attention module."""
     bias: bool = True
     """Biases in the attentions; the paper's parameter counts have none."""
 

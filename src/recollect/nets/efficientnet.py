@@ -144,8 +144,8 @@ def efficientnet_lite0(
 ) -> EfficientNetLite:
     """EfficientNet-Lite0, 3.4 million parameters, with ImageNet weights.
 
-    weights: 'imagenet' (ImageNet-1k), or 'none' for a random start.
-    image_size: pixels that images are resized to before the network; 0 leaves them as they are.
+    weights: 'imagenet' (ImageNet-1k), or 'none' for random initial weights.
+    image_size: size in pixels to which the network resizes its input; 0 for no resizing.
     """
     return _make("efficientnet-lite0", image_shape, weights, image_size)
 

@@ -137,8 +137,8 @@ def vit_s16(
 ) -> ViT:
     """ViT-S/16 at 224 pixels, then linear 384→512 and ReLU, as in the paper.
 
-    weights: 'imagenet' (ImageNet-21k, fine-tuned on 1k, from the hub) or 'none' for a random start.
-    feature_dim: outputs of the linear layer after the trunk.
+    weights: 'imagenet' (ImageNet-21k, fine-tuned on 1k, from the hub) or 'none' for random initial weights.
+    feature_dim: output dimension of the linear layer after the transformer.
     """
     if weights not in ("imagenet", "none"):
         raise UserError(f"weights of vit-s16 are 'imagenet' or 'none', got {weights!r}")
@@ -162,11 +162,11 @@ def vit_small_images(
 ) -> ViT:
     """A small ViT for small images, trained from scratch.
 
-    patch_size: pixels along a patch.
+    patch_size: side length of a patch in pixels.
     dim: width of the transformer.
     depth: number of layers.
-    num_heads: attention heads of a layer.
-    feature_dim: outputs of the linear layer after the trunk.
+    num_heads: attention heads per layer.
+    feature_dim: output dimension of the linear layer after the transformer.
     """
     return ViT(
         image_size=image_shape[1],

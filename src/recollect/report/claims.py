@@ -155,8 +155,8 @@ def _retrospector_forms(variants: DefaultVariants, rfe: Variant) -> Iterator[Cla
         margin=LEVEL_POINTS,
     )
     for name, claim_id, text in (
-        ("rfe-no-aux", "auxiliary-needed", "The auxiliary extractor is needed: RFE is above a form without it (TIL)"),
-        ("expansion", "above-expansion", "The small extractors alone (expansion) are below RFE (TIL)"),
+        ("rfe-no-aux", "auxiliary-needed", "The auxiliary network is needed: RFE is above a form without it (TIL)"),
+        ("expansion", "above-expansion", "The small networks alone (expansion) are below RFE (TIL)"),
     ):
         if (name, 0) in variants:
             yield from judge_all_ahead(claim_id, text, {name: difference(rfe, variants[name, 0], "til")})
@@ -167,7 +167,7 @@ def _retrospector_forms(variants: DefaultVariants, rfe: Variant) -> Iterator[Cla
 
 def _chain(experiment: Experiment) -> Iterator[Claim]:
     """The accuracy that the chain adds, at a method's default α and where nothing holds the backbone."""
-    start = "The chain makes up for drift"
+    start = "The chain corrects drift"
     for v in experiment.variants:
         if v.method in RFE_FORMS and not v.options:
             title = _label((v.method.upper(), v.memory))
@@ -202,7 +202,7 @@ def _rectified_nearer(drifts: Sequence[Mapping[str, Sequence[Sequence[float | No
     interval = "" if gap.half_width is None else f" ± {gap.half_width:.2f}"
     return Claim(
         "rectified-nearer",
-        "The chain carries features back: the RMSE of rectified features is below that of drifted ones, α = 0",
+        "The chain recovers old features: the RMSE of rectified features is below that of drifted ones, α = 0",
         judge([gap]),
         f"{drifted:.2f} → {rectified:.2f}, nearer by {gap.mean:.2f}{interval}; {num_nearer} of {len(pairs)} pairs of "
         f"tasks over all seeds are nearer ({count_seeds([gap])})",
@@ -218,7 +218,7 @@ def claim_sheet(experiment: Experiment, name: str) -> Sheet | None:
         "A claim over several methods is supported if every interval lies above zero, refuted if one lies below.",
         f"For level, the threshold is -{LEVEL_POINTS:.0f} points; as accurate as means an interval within "
         f"± {LEVEL_POINTS:.0f}.",
-        "One seed is always inconclusive; its interval over tasks shows how tasks differ, not how other seeds would.",
+        "A single seed is always inconclusive; its interval over tasks says nothing about other seeds.",
     ]
     columns = ["the paper's claim", "verdict", "measured"]
     return Sheet(name, f"The paper's claims: {experiment.title}", columns, rows, notes) if rows else None

@@ -22,10 +22,10 @@ def time_sheet(experiment: Experiment, name: str = "time") -> Sheet:
         rows.append([v.full_label, f"{training:.1f}", f"{evaluation:.1f}", f"{speed:.0f}", ratio])
         rows[-1] += _paper_times(v.method) if show_paper else []
     columns = ["method", "training, minutes", "all evaluations, minutes", "images per second", "training / ER's"]
-    notes = ["Wall-clock time of each run on its machine, which may have had other work; docs/speed.md compares speed."]
+    notes = ["Wall-clock time, possibly on a machine with other work; docs/speed.md compares speed."]
     if show_paper:
         columns += ["paper: training, hours", "training / ER's", "testing, seconds", "testing / ER's"]
-        notes.append("The paper's times are of class-incremental runs with 1,000 exemplars on a GPU.")
+        notes.append("The paper timed class-incremental runs with 1,000 exemplars on a GPU.")
     return Sheet(name, f"Time: {experiment.title}", columns, rows, notes)
 
 

@@ -16,11 +16,11 @@ from recollect.report.verdict import INCONCLUSIVE
 
 TITLES = {"til": "Task-incremental", "cil": "Class-incremental"}
 MARKS = (
-    "Among methods with the same number of exemplars, bold is best and underlined second, each only if clearly ahead "
-    "(95 %, paired) of all below."
+    "Among methods with the same number of exemplars, bold is best and underlined second, each only if significantly "
+    "above all lower ones (95 %, paired)."
 )
-PAPER = "The paper's figure is shown for the same stream, method and number of exemplars."
-SMALLER = "These runs are smaller than the paper's, so only the order of its figures is comparable."
+PAPER = "The paper's number is shown for the same stream, method and number of exemplars."
+SMALLER = "These runs are smaller than the paper's, so only the order of methods is comparable."
 MAX_SLUG = 120
 """Characters."""
 

@@ -1,4 +1,4 @@
-"""Reading picture files, and a stream of any folder of images with one sub-folder a class."""
+"""Reading image files, and a stream from any folder with one sub-folder of images per class."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from recollect.streams.protocol import Dataset, Protocol, Source, StreamOptions
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions(StreamOptions):
     image_size: int = 64
-    """Pixels along a side; the middle square of each image is resized to it."""
+    """Side length in pixels; the central square of each image is resized to it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,7 +54,7 @@ FORMATS = ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "W
 
 
 def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.ndarray:
-    """One picture as uint8 [3, h, w], upright; with `size` its middle square, resized."""
+    """One picture as uint8 [3, h, w], upright; with `size` its central square, resized."""
     if Path(where).suffix.lower() in (".heic", ".heif"):
         _read_heif(where)
     try:
@@ -135,7 +135,7 @@ def load_folder(options: StreamOptions, data_root: Path | None) -> Dataset:
     A user's own images are decoded for every run and copied nowhere.
     """
     if data_root is None:
-        raise UserError("the stream 'images' reads a folder with one sub-folder a class: name it with --data-root")
+        raise UserError("the stream 'images' reads a folder with one sub-folder per class; give it with --data-root")
     if not data_root.is_dir():
         raise UserError(f"--data-root {data_root} is not a folder")
     if not isinstance(options, ImageOptions):
@@ -171,7 +171,7 @@ def _decode(root: Path, size: int) -> Decoded:
 
 
 def class_pictures(root: Path) -> dict[str, list[Path]]:
-    """The images of each class of a folder with one sub-folder a class, both in order."""
+    """The images of each class of a folder with one sub-folder per class, both in order."""
     if not root.is_dir():
         raise UserError(f"{root} is no folder; give one with a sub-folder of images for each class")
     names = [p.name for p in _entries(root) if p.is_dir()]
@@ -222,6 +222,6 @@ STREAMS = {
         load=load_folder,
         options=ImageOptions(tasks=2),
         protocol=Protocol(training={"epochs": 20}),
-        about="any folder with one sub-folder a class, given by --data-root; its middle square, resized",
+        about="any folder with one sub-folder of images per class, given by --data-root; the central squares, resized",
     ),
 }

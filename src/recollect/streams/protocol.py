@@ -21,13 +21,13 @@ class StreamOptions:
     tasks: int | list[list[str]] = 5
     """Number of tasks, or the class names of each task."""
     class_order: Literal["label", "seeded"] = "label"
-    """Classes go to tasks in label order, or in a random order drawn from the seed."""
+    """Assign classes to tasks in label order, or in a random order drawn from the seed."""
     train_per_class: int = 0
-    """Take a seeded subset of so many training images a class; 0 for all."""
+    """Number of training images per class, a random subset drawn from the seed; 0 for all."""
     validation: float = 0.1
-    """Share of each task's training images held out to watch the loss."""
+    """Fraction of the training images of each class held out for validation."""
     crop_padding: int = 4
-    """Border of the random crop in pixels; 0 for no crop."""
+    """Padding of the random crop in pixels; 0 for no crop."""
 
     def __post_init__(self) -> None:
         if isinstance(self.tasks, int) and self.tasks < 1:

@@ -19,14 +19,14 @@ def audit(
 ) -> None:
     """List everything that a run or model folder stores, checkpoints included: all tensors and all training samples.
 
-    It shows what is stored, not what weights may reveal.
+    It does not show what the weights may reveal about training images.
 
     Parameters
     ----------
     folder
         The run or model folder.
     against
-        A folder of images to search for in everything stored: as bytes or floats, normalised, mirrored, shifted, noisy.
+        A folder of images to search for in all files: as bytes or numbers, normalised, mirrored, shifted or with noise.
     expect
         Fail (exit code 1) unless the folder contains no samples (none), samples of the last tasks only (previous), or
         no more than the memory's capacity (reservoir); with --against also if an image is found elsewhere.

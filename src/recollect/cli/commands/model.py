@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from recollect.cli.base import Flag, Texts, app
+from recollect.cli.base import Flag, Paths, Texts, app
 
 
 @app.command
@@ -30,17 +30,17 @@ def learn(
     threads: int = 0,
     checkpoint_every: float = 60.0,
 ) -> None:
-    """Teach a model one more task from a folder with one subfolder of images per class; the first call creates it.
+    """Train a model on one more task, from a folder with one sub-folder of images per class; creates it if needed.
 
-    Interrupted at any point, the model still predicts as before and the same command resumes. Afterwards the images can
-    be deleted.
+    After an interruption the model predicts as before, and the same command resumes. Once a task is learned, its images
+    can be deleted.
 
     Parameters
     ----------
     model
         The model folder.
     images
-        The folder of images: photos/2026-05/cat/*.jpg and so on, of any size and format.
+        The folder of images: photos/2026-05/cat/*.jpg and so on, of any size.
     task
         A name for this task, such as may.
     adapt
@@ -50,17 +50,17 @@ def learn(
     force
         Keep the adapted model even if validation images say that it is worse.
     backbone
-        For a new model: its backbone, as `recollect list` shows them; default resnet18.
+        For a new model: its backbone; `recollect list` shows all; default resnet18.
     image_size
         For a new model: the centre square of each image is resized to this many pixels; default 64.
     epochs
-        For a new model: maximum number of epochs per phase, which stops early if validation stalls; default 20.
+        For a new model: maximum number of epochs per phase; early stopping may end it sooner; default 20.
     seed
-        For a new model: determines everything random.
+        For a new model: the random seed.
     set
         For a new model: options of the backbone as key=value, such as width=32.
     mirror
-        For a new model: whether a mirrored image still belongs to its class; default yes.
+        For a new model: whether to augment by random horizontal flips; default yes.
     precision
         For a new model: as for `recollect run`.
     device
@@ -113,7 +113,7 @@ def learn(
 @app.command
 def predict(
     model: Path,
-    images: list[Path],
+    images: Paths,
     *,
     task: str | None = None,
     top: int = 1,
@@ -130,11 +130,11 @@ def predict(
     images
         Image files, or folders of them.
     task
-        The task they belong to, if it is known; only its classes are considered then.
+        The task of the images, if known; the prediction is then one of its classes.
     top
         Number of classes to show per image.
     min_probability
-        Answer unknown if the most probable class is less probable than this.
+        Predict `unknown` if the probability of the predicted class is below this.
     json
         Print a list of {"path", "class", "probability", "task", "top"}, with "error" for an image that cannot be read.
     device
@@ -159,14 +159,14 @@ def predict(
 
 @app.command
 def inspect(model: Path, *, images: Path | None = None, json: Flag = False, device: str = "auto") -> None:
-    """Show what a model has learned: tasks, classes, sizes, drift, and which images it keeps (none).
+    """Show the tasks of a model with their classes, accuracy and drift, and the versions of the model.
 
     Parameters
     ----------
     model
         The model folder.
     images
-        A folder of unlabelled images, to show how far they are from what the model has learned.
+        A folder of unlabelled images to compare with the images of the last task.
     json
         Print everything as JSON.
     device
@@ -207,7 +207,7 @@ def check(
     json: Flag = False,
     device: str = "auto",
 ) -> None:
-    """Test a model on images in folders task/class/; with --max-forgetting or --min-accuracy a gate with an exit code.
+    """Evaluate a model on test images in task/class/; exit code 1 if --max-forgetting or --min-accuracy is violated.
 
     Parameters
     ----------
@@ -216,8 +216,8 @@ def check(
     images
         Test images: photos-test/may/cat/*.jpg and so on.
     max_forgetting
-        Fail (exit code 1) if a task has lost more percentage points than this since it was learned: since the first
-        check of the same files, if nothing else had been learned by then, otherwise since its validation.
+        Fail (exit code 1) if a task has lost more percentage points than this. The reference is the first check of
+        the same files if no later task had been learned by then, otherwise the validation accuracy.
     min_accuracy
         Fail (exit code 1) if a task's accuracy over all classes is below this percentage.
     json
@@ -260,14 +260,14 @@ def export(model: Path, file: Path) -> None:
 
 @app.command
 def rollback(model: Path, *, to: str) -> None:
-    """Return to the model as it was after a task had been learned.
+    """Make an earlier version of a model current.
 
     Parameters
     ----------
     model
         The model folder.
     to
-        The last task to keep, or the name of a version as `recollect inspect` shows them.
+        The last task to keep, or the name of a version; `recollect inspect` lists them.
     """
     from recollect.cli.console import print_text
     from recollect.deploy import ModelStore

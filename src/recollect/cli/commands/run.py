@@ -37,28 +37,28 @@ def run(
     live: Texts = None,
     force: Flag = False,
 ) -> None:
-    """Learn a stream with a method and write a run folder: config.json, events.jsonl, result.json, checkpoint/.
+    """Train a method on a stream and write a run folder: config.json, events.jsonl, result.json, checkpoint/.
 
     The same command resumes an interrupted run, and shows the result of a finished one.
 
     Parameters
     ----------
     stream
-        The stream to learn; `recollect list` shows all.
+        The stream; `recollect list` shows all.
     method
-        The method to learn it with; `recollect list` shows all.
+        The method; `recollect list` shows all.
     out
-        The run folder, new or of the same configuration.
+        The run folder: a new one, or one with the same configuration to resume.
     seed
-        Determines everything random: order, splits, initial weights, augmentation, memory.
+        The random seed for order, splits, initial weights, augmentation and memory.
     data_root
-        Folder with the archives, unpacked or not; by default they are downloaded once.
+        Folder with the archives of the dataset, unpacked or not; by default they are downloaded once.
         For the stream `images`, the folder of images.
     set
         Options as key=value, e.g. --set alpha=0 epochs=8 backbone.width=16; `recollect list --stream S --method M`
         shows all options and their defaults.
     backbone
-        Backbone; by default the stream's own.
+        The backbone; by default that of the stream.
     tasks
         Number of tasks; short for --set stream.tasks=N.
     train_per_class
@@ -77,9 +77,9 @@ def run(
     checkpoint_every
         Seconds between checkpoints within a phase; each phase and each task ends with one.
     live
-        Also send figures to tensorboard, mlflow or both during the run; requires the extra of that name.
+        Also log losses and accuracies to tensorboard, mlflow or both; requires the extra of that name.
     force
-        Overwrite the run in this folder.
+        Discard the run in this folder and start again.
     """
     from recollect.runs import parse, resolve
 
@@ -103,7 +103,7 @@ def resume(
     threads: int = 0,
     checkpoint_every: float = 300.0,
 ) -> None:
-    """Resume the run in a folder from its last checkpoint, to the same bits; a finished run is shown.
+    """Resume the run in a folder from its last checkpoint, with bit-identical results, or show a finished run.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def _run_and_print(config: RunConfig, out: Path, **options: Any) -> None:
 
 @app.command(name="list")
 def list_(*, stream: str | None = None, method: str | None = None, backbone: str | None = None) -> None:
-    """Show the streams, methods and backbones; with --stream or --method, all options and their defaults.
+    """Show all streams, methods, backbones and presets; with --stream or --method, all options and their defaults.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def list_(*, stream: str | None = None, method: str | None = None, backbone: str
     method
         Show the options of this method.
     backbone
-        Show the options with this backbone instead of the stream's own.
+        Show the options of this backbone instead of the default one.
     """
     from recollect.cli.console import stdout
     from recollect.cli.rendering.listing import print_all, print_options
@@ -166,12 +166,12 @@ def list_(*, stream: str | None = None, method: str | None = None, backbone: str
 
 @app.command
 def demo(*, seeds: int = 1, out: Path = Path("runs/demo"), threads: int = 0) -> None:
-    """See RFE remember old tasks where fine-tuning forgets them: finetune, er, rfe and joint on split-digits.
+    """Compare finetune, er, fsa, rfe-plus and joint on split-digits; about a minute per seed.
 
     Parameters
     ----------
     seeds
-        Number of seeds, from 0 up.
+        Number of seeds; they count from 0.
     out
         Folder for the runs and the picture; finished runs in it are shown, not repeated.
     threads

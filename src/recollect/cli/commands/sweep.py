@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from recollect.cli.base import Flag, Texts, app
+from recollect.cli.base import Flag, Paths, Texts, app
 
 
 @app.command
@@ -34,7 +34,7 @@ def sweep(
     dry_run: Flag = False,
     show: Flag = False,
 ) -> None:
-    """Run all runs of a preset: skip finished ones, resume interrupted ones, retry failed ones.
+    """Execute all runs of a preset; finished runs are skipped, interrupted runs resume, failed runs are retried.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def tune(
     device: str = "auto",
     threads: int = 0,
 ) -> None:
-    """Tune settings with Optuna by validation accuracy; the same command resumes. Requires recollect-rfe[optuna].
+    """Search settings with Optuna by validation accuracy; the same command resumes. Requires recollect-rfe[optuna].
 
     Parameters
     ----------
@@ -149,8 +149,8 @@ def tune(
 
 
 @app.command
-def report(runs: list[Path], *, out: Path, title: str = "recollect report") -> None:
-    """Write a report of finished runs: tables as Markdown, LaTeX and CSV, figures, and a page with everything.
+def report(runs: Paths, *, out: Path, title: str = "recollect report") -> None:
+    """Write a report of finished runs: tables as Markdown, LaTeX and CSV, figures, and one HTML page.
 
     Parameters
     ----------
@@ -177,8 +177,8 @@ def report(runs: list[Path], *, out: Path, title: str = "recollect report") -> N
 
 
 @app.command
-def best(runs: list[Path]) -> None:
-    """Show the settings with the best validation accuracy in a grid of runs, per stream and method.
+def best(runs: Paths) -> None:
+    """Show the settings with the highest validation accuracy among finished runs, per stream and method.
 
     Parameters
     ----------
