@@ -15,6 +15,9 @@ PRESETS = {
     "months": "Digits in months of 6, 1, 1 and 2 classes, from scratch",
     "scratch": "CIFAR-100, five tasks, from scratch",
     "pretrained": "CIFAR-100, ten tasks, pretrained EfficientNet-Lite0 at 64 pixels",
+    "pretrained-128": "CIFAR-100, ten tasks, pretrained EfficientNet-Lite0 at 128 pixels",
+    "pretrained-cifar10": "CIFAR-10, five tasks, pretrained EfficientNet-Lite0 at 64 pixels",
+    "pretrained-tinyimagenet": "Tiny ImageNet, ten tasks, pretrained EfficientNet-Lite0 at 64 pixels",
 }
 RIVALS = ("ncm", "slda", "ranpac", "fecam", "fsa")
 """Classifiers on a frozen backbone, which anyone would use instead."""
@@ -50,7 +53,11 @@ def _table(experiment: Experiment) -> str:
 
 def _verdict(experiment: Experiment) -> str:
     """How the best form of RFE compares with the best rival."""
-    ours = [v for v in experiment.variants if v.method == "rfe-plus" or dict(v.options).get("identity") == "anchored"]
+    ours = [
+        v
+        for v in experiment.variants
+        if v.method == "rfe-plus" and dict(v.options).get("identity") in (None, "forward")
+    ]
     rivals = [v for v in experiment.variants if v.method in RIVALS]
     sentences = []
     for v in ours if rivals else ():
