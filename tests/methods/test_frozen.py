@@ -83,7 +83,7 @@ def _flat(learner: Any) -> torch.Tensor:
 
 
 def test_ranpac_is_ridge_regression_on_all_images() -> None:
-    learner, z, y, test, scores = learn("ranpac", projection_dim=20)
+    learner, z, y, test, scores = learn("ranpac", random_dim=20)
     projection = learner.projection.double().numpy()
     h, onehot = np.maximum(z @ projection, 0), np.eye(6)[y]
     errors = []
@@ -94,7 +94,7 @@ def test_ranpac_is_ridge_regression_on_all_images() -> None:
 
 
 def test_ranpac_chooses_a_large_ridge_for_labels_without_meaning() -> None:
-    learner = make_learner("ranpac", STREAM, projection_dim=20)
+    learner = make_learner("ranpac", STREAM, random_dim=20)
     generator = torch.Generator().manual_seed(0)
     h, y = torch.randn(60, 20, generator=generator), torch.randint(0, 6, (60,), generator=generator)
     learner.grow(6)

@@ -27,12 +27,12 @@ RIDGES = tuple(10.0**exponent for exponent in range(-8, 10))
 
 @dataclass(frozen=True, kw_only=True)
 class RanPACConfig(FrozenConfig):
-    projection_dim: int = 5000
+    random_dim: int = 5000
     """Number of random features, M; 10,000 in the paper."""
 
     def __post_init__(self) -> None:
-        if self.projection_dim < 1:
-            raise UserError(f"projection_dim must be positive, got {self.projection_dim}")
+        if self.random_dim < 1:
+            raise UserError(f"random_dim must be positive, got {self.random_dim}")
 
 
 class RanPAC(LinearLearner[RanPACConfig]):
@@ -43,9 +43,9 @@ class RanPAC(LinearLearner[RanPACConfig]):
     targets: Tensor
 
     def __init__(self, network: Network, config: RanPACConfig, setup: Setup) -> None:
-        super().__init__(network, config, setup, config.projection_dim)
+        super().__init__(network, config, setup, config.random_dim)
         generator = (setup.key / "random projection").generator()
-        m = config.projection_dim
+        m = config.random_dim
         self.register_buffer("projection", torch.randn(network.feature_dim, m, generator=generator))
         self.register_buffer("gram", torch.zeros(m, m))
         self.register_buffer("targets", self.class_weights.clone())  # Bᵀ, [classes, m]
