@@ -21,7 +21,7 @@ from recollect.cli.console import stdout
 from recollect.cli.rendering.audit import show_audit
 from recollect.engine import checkpoint
 from recollect.errors import UserError
-from tests.audit.test_audit import PIECES
+from tests.audit.support import PIECES
 
 DEEP = "[" * 100_000 + "]" * 100_000
 METHODS: dict[str, str] = {

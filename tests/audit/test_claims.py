@@ -19,7 +19,7 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 from recollect.audit import Searcher
 from recollect.audit.claims import FOUND_AS, FOUND_IN, NOT_FOUND
-from tests.audit.test_audit import PIECES, in_a_larger_picture, noisy, normalised, shifted
+from tests.audit.support import PIECES, in_a_larger_picture, noisy, normalised, shifted
 
 SEARCHED = PIECES[10:34]  # of which none shows what another does
 SECRET = 7
