@@ -121,7 +121,7 @@ def test_every_method_has_a_page_or_is_on_one() -> None:
     assert all(re.search(rf"(^# .*\b{name}\b|`{name}`)", pages, re.MULTILINE) for name in methods())
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_point_to_existing_files() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)#]+)\)", prose):
@@ -129,6 +129,6 @@ def test_links_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_module_is_a_command() -> None:
+def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "recollect", "--version"], capture_output=True, text=True, check=True)
     assert re.match(r"\d+\.\d+", done.stdout)

@@ -17,7 +17,7 @@ from tests.audit.support import PIECES, copied, newest, rewrite
 from tests.support import recollect
 
 
-def test_an_image_beside_declared_samples_is_not_excused(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_copy_outside_the_declared_samples_is_reported(folders: Callable[[str], Path], tmp_path: Path) -> None:
     """Hidden in a folder that may hold samples: as bytes of another tensor, and in a slot that should be free."""
     images = tmp_path / "images"
     images.mkdir()
@@ -40,7 +40,7 @@ def test_an_image_beside_declared_samples_is_not_excused(folders: Callable[[str]
     assert {f.tensor for f in shown} == {"learner.memory.images", "learner.memory.images (free slots)"}
 
 
-def test_the_command_is_a_gate(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_audit_exits_with_code_1_for_unexpected_samples(folders: Callable[[str], Path], tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()
     for index in (5, 17):  # both with enough contrast to be looked for
@@ -62,7 +62,7 @@ def test_the_command_is_a_gate(folders: Callable[[str], Path], tmp_path: Path) -
     assert recollect("audit", folder, "--against", tmp_path / "nothing").returncode == 2
 
 
-def test_picture_files_are_looked_into(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_images_are_found_in_picture_files(folders: Callable[[str], Path], tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()
     for number in range(30):
@@ -76,7 +76,7 @@ def test_picture_files_are_looked_into(folders: Callable[[str], Path], tmp_path:
     assert "Unrecognised: 10 more files; --json lists all" in done.stdout
 
 
-def test_what_is_no_run_and_no_model_is_not_vouched_for(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_or_model_is_refused(tmp_path: Path) -> None:
     done = recollect("audit", tmp_path, "--expect", "none")
     assert (done.returncode, "holds no run and no model" in done.stderr) == (2, True)
     (tmp_path / "model.json").write_text("garbage")

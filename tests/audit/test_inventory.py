@@ -14,7 +14,7 @@ from recollect.errors import UserError
 from tests.audit.support import copied, newest, rewrite
 
 
-def test_it_lists_every_tensor_with_what_it_is(folders: Callable[[str], Path]) -> None:
+def test_inventory_lists_every_tensor_with_its_role_and_size(folders: Callable[[str], Path]) -> None:
     audit = take_inventory(folders("rfe-p"))
     assert {entry.file for entry in audit.entries} == set(folders("rfe-p").rglob("*.safetensors"))
     for file in {entry.file for entry in audit.entries}:
@@ -30,7 +30,7 @@ def test_it_lists_every_tensor_with_what_it_is(folders: Callable[[str], Path]) -
 @pytest.mark.parametrize(
     ("method", "expect", "tasks"), [("rfe", "none", set()), ("rfe-p", "previous", {3}), ("er", "reservoir", {1, 2, 3})]
 )
-def test_each_method_keeps_what_it_says(
+def test_each_method_stores_only_the_samples_it_may(
     method: str, expect: str, tasks: set[int], folders: Callable[[str], Path]
 ) -> None:
     audit = take_inventory(folders(method))
@@ -46,7 +46,7 @@ def test_each_method_keeps_what_it_says(
         assert "older than the last 1" in problem
 
 
-def test_a_memory_that_was_not_purged_is_found(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_samples_of_a_task_older_than_allowed_are_reported(folders: Callable[[str], Path], tmp_path: Path) -> None:
     folder = copied(folders("rfe-p"), tmp_path / "run")
 
     def keep_an_old_one(tensors: dict[str, Tensor]) -> None:
@@ -57,7 +57,7 @@ def test_a_memory_that_was_not_purged_is_found(folders: Callable[[str], Path], t
     assert "holds 1 samples of tasks 1, older than the last 1" in problem
 
 
-def test_images_left_in_slots_that_should_be_free_are_found(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_images_in_free_memory_slots_are_reported(folders: Callable[[str], Path], tmp_path: Path) -> None:
     folder = copied(folders("rfe-p"), tmp_path / "run")
 
     def forget_to_erase(tensors: dict[str, Tensor]) -> None:

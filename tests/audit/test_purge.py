@@ -15,7 +15,7 @@ from tests.audit.support import PIECES, config_of, copied, photo_stream
 
 
 @pytest.mark.parametrize("method", ["er", "rfe-b", "rfe-p"])
-def test_purge_removes_a_tasks_samples_everywhere_and_the_run_still_reads(
+def test_purge_removes_a_tasks_samples_and_the_run_can_be_loaded(
     method: str, folders: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = copied(folders(method), tmp_path / "run")

@@ -76,7 +76,7 @@ def test_an_image_hidden_in_a_weight_tensor_is_found(
 
 
 @pytest.mark.parametrize("layout", ["bytes tensor", "raw file", "inside floats"])
-def test_raw_bytes_are_found_too(layout: str, folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_image_stored_as_raw_bytes_is_found(layout: str, folders: Callable[[str], Path], tmp_path: Path) -> None:
     folder = copied(folders("rfe"), tmp_path / "run")
     if layout == "raw file":
         (folder / "notes.bin").write_bytes(b"some text" + PIECES[5].numpy().tobytes() + b"more")
@@ -106,7 +106,7 @@ def test_clean_folders_give_no_false_alarm(folders: Callable[[str], Path]) -> No
     assert len(stored) > 5
 
 
-def test_images_without_contrast_are_said_not_to_be_searched() -> None:
+def test_images_without_contrast_are_listed_as_not_searched() -> None:
     grey = torch.full((1, 3, 32, 32), 128, dtype=torch.uint8)
     slope = (torch.arange(32)[:, None] * 6).expand(1, 3, 32, 32).to(torch.uint8)
     wave = torch.arange(32)[:, None].mul(0.4).sin() * 90 + 120  # contrast in columns alone
@@ -127,7 +127,7 @@ def with_contrast(image: Tensor, contrast: float) -> Tensor:
     return ((values - values.mean()) * contrast / values[:, 4:-4, 4:-4].std() + 120).round().byte()
 
 
-def test_images_of_little_contrast_are_found_without_noise_and_said_to_need_that() -> None:
+def test_low_contrast_images_are_found_without_noise_and_listed() -> None:
     """With enough contrast they are found under noise as well, also where one channel alone has any."""
     clear = torch.stack([with_contrast(piece, 14.0) for piece in PIECES[:20]])
     faint = torch.stack([with_contrast(piece, 3.0) for piece in PIECES[:20]])

@@ -34,7 +34,7 @@ from tests.support import make_learner
 
 
 @both_units
-def test_er_mkd_and_its_prediction_with_the_mean_of_both_weights(units: str) -> None:
+def test_er_mkd_distils_from_the_teacher_and_predicts_with_the_mean_of_both_weights(units: str) -> None:
     learner = learner_in_last_task("er-mkd", memory=6, distill=3.0, temperature=2.0, units=units)
     nudge(learner.teacher, 1)
     fill_memory(learner)
@@ -53,7 +53,7 @@ def test_er_mkd_and_its_prediction_with_the_mean_of_both_weights(units: str) -> 
 
 
 @both_units
-def test_cls_er_learns_from_the_better_average_and_predicts_with_stable(units: str) -> None:
+def test_cls_er_distils_from_the_better_average_and_predicts_with_the_stable_one(units: str) -> None:
     learner = learner_in_last_task("cls-er", memory=6, distill=0.3, replay=0.9, units=units)
     nudge(learner.stable, 1)
     nudge(learner.plastic, 2)
@@ -77,7 +77,7 @@ def test_cls_er_learns_from_the_better_average_and_predicts_with_stable(units: s
 
 
 @both_units
-def test_tamil_and_how_it_picks_attention(units: str) -> None:
+def test_tamil_loss_equals_the_oracle_and_the_nearest_attention_is_chosen(units: str) -> None:
     learner = learner_in_last_task(
         "tamil", memory=6, replay=0.6, distill=0.3, pairwise=0.2, attention_dim=3, units=units
     )
@@ -112,7 +112,7 @@ def test_tamil_and_how_it_picks_attention(units: str) -> None:
     )
 
 
-def test_stable_and_plastic_coins_are_independent_streams() -> None:
+def test_stable_and_plastic_averages_move_independently() -> None:
     """In the method itself: each average moves as often as its own probability says, whatever the other does."""
     learner = learner_in_last_task("cls-er", memory=6, stable_frequency=0.4, plastic_frequency=0.6)
     (phase,) = list(learner.phases(STREAM.tasks[NOW].info))
@@ -149,7 +149,7 @@ def test_averages_move_towards_the_weights_after_the_step(name: str, average: st
         assert np.allclose(new[key], 0.5 * old[key] + 0.5 * now[key], atol=1e-12), key
 
 
-def test_averages_move_only_when_their_coin_says_so() -> None:
+def test_averages_move_at_every_step_or_never_by_their_frequency() -> None:
     for frequency, moves in ((0.0, False), (1.0, True)):
         learner = learner_in_last_task("cls-er", stable_frequency=frequency, plastic_frequency=1.0 - frequency)
         before = as_net(learner.state_dict(), "stable.module.")

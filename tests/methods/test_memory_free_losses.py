@@ -37,7 +37,7 @@ def test_lwf_distils_every_old_head() -> None:
     check_agrees(step(learner, batch), lambda n: oracles.lwf(n, before, now, UNITS[NOW], UNITS[:NOW], 0.8, 2.0), net)
 
 
-def test_ewc_penalty_and_fisher_information() -> None:
+def test_ewc_penalty_and_fisher_information_equal_the_oracle() -> None:
     learner = learner_in_last_task("ewc", penalty=3.0, decay=0.5, fisher_samples=100)
     split = STREAM.tasks[0].train
     data = TaskData(split, PIXELS, torch.device("cpu"), 16, Key(1))
@@ -58,7 +58,7 @@ def test_ewc_penalty_and_fisher_information() -> None:
     check_agrees(step(learner, batch), lambda n: oracles.ewc(n, before, fisher, now, UNITS[NOW], 3.0), net)
 
 
-def test_si_path_importance_and_penalty() -> None:
+def test_si_penalty_and_path_importance_equal_the_oracle() -> None:
     learner = learner_in_last_task("si", penalty=2.0, damping=0.1)
     anchor = {"W": learner.get_buffer("anchor_0").numpy().copy(), "b": learner.get_buffer("anchor_1").numpy().copy()}
     importance = {name: np.full_like(value, 0.3) for name, value in anchor.items()}

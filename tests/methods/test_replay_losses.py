@@ -34,7 +34,7 @@ from tests.support import make_learner
 
 
 @both_units
-def test_er(units: str) -> None:
+def test_er_loss_and_gradient_equal_the_oracle(units: str) -> None:
     learner = learner_in_last_task("er", memory=6, units=units)
     fill_memory(learner)
     past, _ = stored_samples(learner)
@@ -62,7 +62,7 @@ def test_er_ace_ignores_classes_outside_the_current_task_in_the_incoming_loss(un
 
 @both_units
 @pytest.mark.parametrize("two_draws", [False, True])
-def test_derpp_compares_with_the_logits_of_storing_time_on_units_known_then(two_draws: bool, units: str) -> None:
+def test_derpp_distils_stored_logits_of_the_units_known_when_stored(two_draws: bool, units: str) -> None:
     options = {"memory": 6, "distill": 0.3, "replay": 0.7, "two_draws": two_draws, "units": units}
     learner = make_learner("derpp", STREAM, backbone=Linear(), **options)
     stored: dict[int, np.ndarray] = {}

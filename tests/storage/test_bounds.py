@@ -155,7 +155,7 @@ def test_a_backbone_too_large_for_any_machine_is_refused(tmp_path: Path) -> None
         (None, "labels are whole numbers counted from 0"),
     ],
 )
-def test_labels_that_cannot_be_are_refused(labels: object, message: str) -> None:
+def test_invalid_labels_are_refused(labels: object, message: str) -> None:
     images = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
     with pytest.raises(UserError, match=message):
         stream_from_tensors(images, labels, images, torch.tensor([0, 1, 0, 1]), tasks=1)  # type: ignore[arg-type]
