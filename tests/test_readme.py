@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -131,4 +132,4 @@ def test_links_point_to_existing_files() -> None:
 
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "recollect", "--version"], capture_output=True, text=True, check=True)
-    assert re.match(r"\d+\.\d+", done.stdout)
+    assert done.stdout.strip() == version("recollect-rfe")

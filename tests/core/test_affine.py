@@ -63,9 +63,14 @@ def test_residual_is_measured_on_held_out_images() -> None:
 
 
 def test_directions_without_images_are_unchanged() -> None:
+    """Of fewer images than dimensions: their mean is mapped exactly, and what is orthogonal to them stays."""
     old, new, _, _ = draw(4, dim=20)
     moved = fit_affine(old, new)
-    assert bool(torch.isfinite(moved.weight).all())
+    assert torch.allclose((moved.weight @ old.double().mean(0) + moved.bias).float(), new.mean(0), atol=1e-4)
+    spanned = torch.linalg.svd((old - old.mean(0)).double()).Vh[:3]
+    other = torch.randn(20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    other -= spanned.T @ (spanned @ other)
+    assert torch.allclose(moved.weight @ other, other, atol=1e-5)
     assert bool(torch.isfinite(moved.residual).all())
 
 

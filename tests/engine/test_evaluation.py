@@ -88,12 +88,14 @@ def test_drift_equals_that_of_features_computed_directly() -> None:
     assert record.drifted[1][0] == pytest.approx(float((now - original).square().mean().sqrt()), rel=1e-4)
     assert record.rectified[1][0] == pytest.approx(float((back - original).square().mean().sqrt()), rel=1e-4)
     assert record.drifted[0] == record.rectified[0] == [None, None]
-    assert measure_drift(make_learner_like(learner), stream.tasks[0], original, stream.pixels, runtime)[0] is not None
+    other = finetune_with(learner.network.backbone)
+    drift = measure_drift(other, stream.tasks[0], original, stream.pixels, runtime)
+    assert (drift.drifted, drift.rectified) == (pytest.approx(record.drifted[1][0], rel=1e-4), None)
 
 
-def make_learner_like(learner: Any) -> Any:
-    """Methods without a chain report drift and no rectified figure."""
-    other = make_learner("finetune", make_stream((2, 2)), backbone=learner.network.backbone)
+def finetune_with(backbone: Any) -> Any:
+    """A learner without a chain that has begun two tasks."""
+    other = make_learner("finetune", make_stream((2, 2)), backbone=backbone)
     for task in make_stream((2, 2)).tasks:
         other.begin_task(task.info)
     return other

@@ -130,7 +130,12 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.
 def test_more_threads_than_cores_work(tmp_path: Path) -> None:
     words = ["run", "--stream", "split-digits", "--method", "rfe", "--tasks", 2, "--train-per-class", 5]
     words += ["--set", "epochs=1", "retrospect_epochs=1", "backbone.width=2", "--out", tmp_path / "run", "--threads", 8]
-    done = recollect(*words)
+    before = torch.get_num_threads()
+    try:
+        done = recollect(*words)
+        assert torch.get_num_threads() == 8
+    finally:
+        torch.set_num_threads(before)
     assert done.returncode == 0, done.stderr
 
 

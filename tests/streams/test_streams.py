@@ -181,10 +181,14 @@ def test_a_stream_has_options_of_its_own() -> None:
 
 
 def test_train_and_test_folders_are_not_mixed(tmp_path: Path) -> None:
-    folder(tmp_path / "train")
-    folder(tmp_path / "test")
+    for part, red in (("train", 50), ("test", 200)):
+        for name, num in (("cat", 3), ("dog", 4)):
+            for i in range(num):
+                picture(tmp_path / part / name / f"{i}.png", (red, 10 * i, 0))
     stream = open_stream("images", ImageOptions(tasks=1, image_size=16, validation=0.0), 0, tmp_path)
-    assert (len(stream.tasks[0].train), len(stream.tasks[0].test)) == (15, 15)
+    for split, red in ((stream.tasks[0].train, 50), (stream.tasks[0].test, 200)):
+        images, _ = split.take(torch.arange(len(split)))
+        assert images[:, 0, 8, 8].tolist() == [red] * 7
 
 
 @pytest.mark.parametrize(
