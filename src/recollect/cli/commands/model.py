@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from recollect.cli.base import Flag, Texts, app
+from recollect.cli.base import Device, Flag, ModelFolder, Precision, Texts, Threads, app
 
 
 @app.command
 def learn(
-    model: Path,
+    model: ModelFolder,
     images: Path,
     *,
     task: str,
@@ -23,9 +23,9 @@ def learn(
     seed: int | None = None,
     set: Texts = None,
     mirror: Annotated[bool | None, Parameter(negative="--no-mirror")] = None,
-    precision: Literal["auto", "fp32", "bf16"] = "auto",
-    device: str = "auto",
-    threads: int = 0,
+    precision: Precision = "auto",
+    device: Device = "auto",
+    threads: Threads = 0,
     checkpoint_every: float = 60.0,
 ) -> None:
     """Teach a model one more task from a folder with one subfolder of images per class; the first call creates it.
@@ -35,8 +35,6 @@ def learn(
 
     Parameters
     ----------
-    model
-        The model folder.
     images
         The folder of images: photos/2026-05/cat/*.jpg and so on, of any size and format.
     task
@@ -55,10 +53,6 @@ def learn(
         For a new model: whether a mirrored image still belongs to its class; default yes.
     precision
         For a new model: as for `recollect run`.
-    device
-        auto, cpu, cuda, cuda:1, mps.
-    threads
-        CPU threads; 0 leaves the choice to torch.
     checkpoint_every
         Seconds between checkpoints.
     """
@@ -103,21 +97,19 @@ def learn(
 
 @app.command
 def predict(
-    model: Path,
+    model: ModelFolder,
     images: list[Path],
     *,
     task: str | None = None,
     top: int = 1,
     min_probability: float = 0.0,
     json: Flag = False,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Classify images: class, probability, and the task in which the class was learned.
 
     Parameters
     ----------
-    model
-        The model folder.
     images
         Image files, or folders of them.
     task
@@ -128,8 +120,6 @@ def predict(
         Answer unknown if the most probable class is less probable than this.
     json
         Print a list of {"path", "class", "probability", "task", "top"}, with "error" for an image that cannot be read.
-    device
-        auto, cpu, cuda, cuda:1, mps.
     """
     from recollect.cli.console import print_json, stdout
     from recollect.cli.rendering.model import print_predictions
@@ -149,19 +139,15 @@ def predict(
 
 
 @app.command
-def inspect(model: Path, *, images: Path | None = None, json: Flag = False, device: str = "auto") -> None:
+def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = False, device: Device = "auto") -> None:
     """Show what a model has learned: tasks, classes, sizes, drift, and which images it keeps (none).
 
     Parameters
     ----------
-    model
-        The model folder.
     images
         A folder of unlabelled images, to show how far they are from what the model has learned.
     json
         Print everything as JSON.
-    device
-        auto, cpu, cuda, cuda:1, mps.
     """
     from recollect.audit import take_inventory
     from recollect.cli.console import print_json, stdout
@@ -190,20 +176,18 @@ def inspect(model: Path, *, images: Path | None = None, json: Flag = False, devi
 
 @app.command
 def check(
-    model: Path,
+    model: ModelFolder,
     images: Path,
     *,
     max_forgetting: float | None = None,
     min_accuracy: float | None = None,
     json: Flag = False,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Test a model on images in folders task/class/; with --max-forgetting or --min-accuracy a gate with an exit code.
 
     Parameters
     ----------
-    model
-        The model folder.
     images
         Test images: photos-test/may/cat/*.jpg and so on.
     max_forgetting
@@ -213,8 +197,6 @@ def check(
         Fail (exit code 1) if a task's accuracy over all classes is below this percentage.
     json
         Print everything as JSON.
-    device
-        auto, cpu, cuda, cuda:1, mps.
     """
     from recollect.cli.console import print_json, stdout
     from recollect.cli.rendering.model import print_check
@@ -229,13 +211,11 @@ def check(
 
 
 @app.command
-def export(model: Path, file: Path) -> None:
+def export(model: ModelFolder, file: Path) -> None:
     """Write a model as one ONNX file, from pixels to probabilities. Requires recollect-rfe[onnx].
 
     Parameters
     ----------
-    model
-        The model folder.
     file
         The file to write, such as model.onnx.
     """
@@ -250,13 +230,11 @@ def export(model: Path, file: Path) -> None:
 
 
 @app.command
-def rollback(model: Path, *, to: str) -> None:
+def rollback(model: ModelFolder, *, to: str) -> None:
     """Return to the model as it was after a task had been learned.
 
     Parameters
     ----------
-    model
-        The model folder.
     to
         The last task to keep, or the name of a version as `recollect inspect` shows them.
     """
