@@ -13,14 +13,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.engine.simulated_device import NAME, is_supported, simulated_device
-from tests.support import Plain, make_learner, make_stream
+from tests.support import Plain, StopAt, StopError, make_learner, make_stream
 from torch import Tensor, nn
 
 from recollect import ContinualClassifier
 from recollect.audit import purge, take_inventory
 from recollect.core import RFE
 from recollect.deploy import ModelStore
-from recollect.engine import Engine, Observer, Runtime, Training, checkpoint
+from recollect.engine import Engine, Runtime, Training, checkpoint
 from recollect.engine.evaluation import plain_batches
 from recollect.methods import Learner, Schedule, methods
 from recollect.methods.learner import Update
@@ -54,18 +54,6 @@ def can_choose(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
         return replace(choose("cpu", *options), device=device) if name == NAME else choose(name, *options)
 
     monkeypatch.setattr(Runtime, "choose", staticmethod(also_simulated))
-
-
-class Stop(Observer):
-    """Ends a run in the middle of a phase."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def advance(self, num_images: int) -> None:
-        self.left -= num_images
-        if self.left < 0:
-            raise InterruptedError
 
 
 def made(name: str, options: Mapping[str, Any]) -> Learner[Any]:
@@ -172,8 +160,8 @@ def test_every_method_trains_resumes_and_predicts_as_on_the_cpu(
 ) -> None:
     expected = made(name, options)
     record = taught(expected, CPU, checkpoints=tmp_path / "cpu").record
-    stop = Stop(after=record.num_images * 3 // 4)
-    with suppress(InterruptedError):
+    stop = StopAt(record.num_images * 3 // 4)
+    with suppress(StopError):
         taught(made(name, options), Runtime(device), checkpoints=tmp_path / NAME, observer=stop)
     newest = checkpoint.newest(tmp_path / NAME)
     assert newest is not None, "the run was stopped before its first checkpoint"
