@@ -26,6 +26,8 @@ from recollect.methods._rfe_memory import Recall
 from recollect.nets.convnet import ConvNet
 from recollect.rng import Key
 from recollect.streams import Batch, Stream, TaskInfo, augment
+from recollect.testing.harness import StopAt as StopAt
+from recollect.testing.harness import StopError as StopError
 from recollect.testing.harness import make_stream as make_stream
 
 SMALL = {"memory": 8, "auxiliary_dim": 8, "projection_dim": 4}
@@ -77,22 +79,6 @@ class Plain(Learner[BaselineConfig]):
 
     def step(self, batch: Batch, update: Update) -> None:
         update(self.network.cross_entropy(self.network(batch.x), batch.y, self.config.units))
-
-
-class StopError(Exception):
-    """Raised by `StopAt`."""
-
-
-class StopAt(Observer):
-    """Stops a run in the middle of a phase."""
-
-    def __init__(self, num_images: int) -> None:
-        self.left = num_images
-
-    def advance(self, num_images: int) -> None:
-        self.left -= num_images
-        if self.left < 0:
-            raise StopError
 
 
 def batch_of(stream: Stream, task: int, num: int = 8) -> Batch:

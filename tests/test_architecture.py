@@ -13,7 +13,8 @@ import pytest
 
 import recollect
 
-ROOT = Path(__file__).parents[1] / "src" / "recollect"
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent / "src" / "recollect"
 LEAVES = {"rng", "errors", "registry", "device", "distributed", "escaping", "storage"}
 ALLOWED = {
     "rng": set(),
@@ -184,10 +185,16 @@ def test_help_and_version_do_not_import_torch(flag: str) -> None:
         assert done.stdout.split() == [version("recollect-rfe"), "False"]
 
 
-def test_the_package_says_its_version() -> None:
+def test_the_package_has_its_version() -> None:
     assert recollect.__version__ == version("recollect-rfe")
     assert "__version__" in dir(recollect)
 
 
-def test_files_stay_short() -> None:
+def test_no_test_file_imports_another() -> None:
+    """What several test files need is in a file without tests, such as support.py."""
+    imports = {(str(path), module) for path in TESTS.rglob("*.py") for module in imported_modules(path)}
+    assert {(path, module) for path, module in imports if re.match(r"tests\.(\w+\.)*test_", module)} == set()
+
+
+def test_no_file_has_more_than_300_lines() -> None:
     assert {str(p) for p in FILES if len(p.read_text(encoding="utf-8").splitlines()) > 300} == set()

@@ -57,13 +57,13 @@ def printed(console: Console) -> str:
         ("caf\udce9", r"caf\udce9"),
     ],
 )
-def test_controls_are_visible(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert escape_controls(text) == shown
     assert escape_controls(text, keep_lines=True) == shown.replace(r"\n", "\n")
 
 
 @pytest.mark.parametrize("text", [HOSTILE, "a\\", "\\[bold]", "[/]", "[red]", "[@click=f]x[/]", ":smile:", "a[b"])
-def test_what_looks_like_markup_is_printed(text: str) -> None:
+def test_text_that_looks_like_markup_is_printed_literally(text: str) -> None:
     console = recording()
     console.print(f"[bold]{escape(text)}[/] end")
     assert printed(console) == f"{escape_controls(text)} end\n"
@@ -90,7 +90,7 @@ def test_what_looks_like_markup_is_printed(text: str) -> None:
         ("a=b", "a=b"),
     ],
 )
-def test_formulas_are_texts_in_a_spreadsheet(text: str, cell: str) -> None:
+def test_formulas_are_text_in_a_spreadsheet(text: str, cell: str) -> None:
     assert escape_csv(text) == cell
     sheet = Sheet("s", "t", [text], [[text]])
     assert list(csv.reader(io.StringIO(sheet.csv()))) == [[cell], [cell]]
@@ -115,7 +115,7 @@ def test_formulas_are_texts_in_a_spreadsheet(text: str, cell: str) -> None:
         ("@owner a@b.example", "@&#8203;owner a@&#8203;b.example"),
     ],
 )
-def test_markdown_holds_no_html_links_or_lines_of_others(text: str, line: str) -> None:
+def test_markdown_escapes_html_links_and_line_breaks(text: str, line: str) -> None:
     assert escape_markdown(text) == line
     sheet = Sheet("s", text, ["a", text], [[text, text]], [text])
     assert sheet.markdown().splitlines() == [
@@ -134,16 +134,16 @@ def test_markdown_holds_no_html_links_or_lines_of_others(text: str, line: str) -
         ("\x1b", r"\textbackslash{}x1b"),
     ],
 )
-def test_latex_holds_no_commands_of_others(text: str, tex: str) -> None:
+def test_latex_escapes_commands(text: str, tex: str) -> None:
     assert escape_latex(text) == tex
     assert f"\n{tex} & {tex} \\\\\n" in Sheet("s", "t", ["a", "b"], [[text, text]]).latex()
 
 
-def test_a_page_holds_no_elements_of_others() -> None:
+def test_the_page_escapes_html_elements() -> None:
     assert escape_html('"><script>\u202e') == r"&quot;&gt;&lt;script&gt;\u202e"
 
 
-def test_hostile_names_in_results_reach_no_report_as_they_are(tmp_path: Path) -> None:
+def test_hostile_names_are_escaped_in_reports(tmp_path: Path) -> None:
     name = "=cmd()<img src=x onerror=alert(1)>[x](https://evil.example)\x1b[31m\u202e"
     result = result_of("rfe", 0, 50.0)
     config = result["config"]
@@ -165,7 +165,7 @@ def test_hostile_names_in_results_reach_no_report_as_they_are(tmp_path: Path) ->
             assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(text)) for cell in row)
 
 
-def test_hostile_names_reach_no_terminal_as_they_are(tmp_path: Path) -> None:
+def test_hostile_names_are_escaped_on_terminals(tmp_path: Path) -> None:
     console = recording()
     print_comparison(console, {HOSTILE: [result_of("rfe", 0, 50.0)]})
     row = {"path": HOSTILE, "class": HOSTILE, "task": HOSTILE, "probability": 0.5}
@@ -190,7 +190,7 @@ def test_a_progress_bar_shows_any_title() -> None:
     assert shown + "{x}" in printed(console)
 
 
-def test_why_a_run_of_a_sweep_failed_is_printed_as_it_is(tmp_path: Path) -> None:
+def test_the_reason_of_a_failed_run_is_printed_literally(tmp_path: Path) -> None:
     console = Console(file=io.StringIO(), width=1000, emoji=False)
     preset = tmp_path / "small.toml"
     preset.write_text('seeds = [0]\n[[runs]]\nstream = "split-digits"\nmethod = "finetune"\n')
@@ -203,7 +203,7 @@ def test_why_a_run_of_a_sweep_failed_is_printed_as_it_is(tmp_path: Path) -> None
     assert "\x1b" not in text
 
 
-def test_errors_and_json_show_controls(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_and_json_escape_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     app.print_message(f"one {HOSTILE}\ntwo")
     assert capsys.readouterr().err == f"recollect: one {SHOWN}\ntwo\n"
     print_text(HOSTILE + "\n")

@@ -35,7 +35,7 @@ def test_an_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert runner.failures == 0
 
 
-def test_public_names_are_where_they_say() -> None:
+def test_public_names_are_exported() -> None:
     names = [name for name in recollect.__all__ if name != "__version__"]
     assert [getattr(recollect, name).__name__ for name in names] == names
     assert import_module("recollect.errors").UserError is UserError

@@ -37,7 +37,7 @@ def test_the_reservoir_is_uniform() -> None:
     assert abs(float(pairs[0] - pairs[1])) < 4 * (trials * capacity) ** 0.5
 
 
-def test_it_fills_up_before_it_replaces() -> None:
+def test_the_memory_fills_up_before_it_replaces() -> None:
     memory = Memory(10, (1, 2, 2))
     assert memory.sample(4, Key(0).generator()) is None
     offer(memory, torch.arange(6), Key(0).generator())
@@ -48,7 +48,7 @@ def test_it_fills_up_before_it_replaces() -> None:
     assert sorted(found.labels.tolist()) == list(range(6))
 
 
-def test_a_draw_has_no_sample_twice_and_is_keyed() -> None:
+def test_a_draw_has_no_sample_twice_and_depends_on_its_key() -> None:
     memory = Memory(50, (1, 2, 2))
     offer(memory, torch.arange(50), Key(0).generator())
     a, b, c = (memory.sample(20, Key(seed).generator()) for seed in (1, 1, 2))
@@ -61,7 +61,7 @@ def test_a_draw_has_no_sample_twice_and_is_keyed() -> None:
 
 
 @pytest.mark.parametrize("last_tasks", [1, 2, 3])
-def test_only_the_last_tasks_are_held_and_dropped_slots_are_zero(last_tasks: int) -> None:
+def test_only_the_last_tasks_are_stored_and_dropped_slots_are_zero(last_tasks: int) -> None:
     memory = Memory(9, (1, 2, 2), {"feature": torch.zeros(3)})
     for task in range(5):
         slots = memory.make_room(task, last_tasks, 100, (Key(0) / task).generator())
@@ -93,7 +93,7 @@ def test_a_small_task_leaves_empty_slots_that_are_never_drawn() -> None:
     assert bool(found.images.all())
 
 
-def test_bytes_and_state() -> None:
+def test_the_memory_counts_its_bytes_and_restores_its_state() -> None:
     memory = Memory(5, (3, 4, 4), {"feature": torch.zeros(7)})
     assert memory.num_bytes == 0
     rows, slots = memory.admit(3, Key(0).generator())
@@ -105,7 +105,7 @@ def test_bytes_and_state() -> None:
     assert torch.equal(other.images, memory.images)
 
 
-def test_no_room_is_said() -> None:
+def test_a_memory_without_capacity_is_refused() -> None:
     with pytest.raises(UserError, match="capacity must be positive, got 0"):
         Memory(0, (1, 2, 2))
 
@@ -123,7 +123,7 @@ def test_a_reservoir_of_one_holds_each_of_a_few_equally_often(num: int) -> None:
     assert bool(((held / trials - 1 / num).abs() < 4 * (1 / num * (1 - 1 / num) / trials) ** 0.5).all())
 
 
-def test_slots_freed_by_a_purge_are_filled_before_anything_counts_as_held() -> None:
+def test_slots_freed_by_a_purge_are_counted_only_when_filled() -> None:
     memory = Memory(12, (1, 2, 2))
     rng = torch.Generator().manual_seed(0)
     memory.admit(100, rng)

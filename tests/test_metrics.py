@@ -7,7 +7,7 @@ import pytest
 from recollect.metrics import summarise
 
 
-def test_a_full_matrix_by_hand() -> None:
+def test_metrics_of_a_full_matrix_equal_those_by_hand() -> None:
     matrix: list[list[float | None]] = [[90, 20, 10], [70, 80, 30], [75, 60, 85]]
     found = summarise(matrix, [12, 15, 18])
     assert found["average_accuracy"] == pytest.approx((75 + 60 + 85) / 3)
@@ -23,7 +23,7 @@ def test_forgetting_counts_from_the_best_a_task_ever_had() -> None:
     assert found["backward_transfer"] == pytest.approx(((70 - 50) + (65 - 60)) / 2)
 
 
-def test_what_is_undefined_is_none() -> None:
+def test_undefined_metrics_are_none() -> None:
     growing = summarise([[90, None], [70, 80]], [None, None])
     assert growing["forward_transfer"] is None
     assert growing["average_accuracy"] == 75

@@ -21,7 +21,7 @@ from recollect.cli.console import stdout
 from recollect.cli.rendering.audit import show_audit
 from recollect.engine import checkpoint
 from recollect.errors import UserError
-from tests.audit.test_audit import PIECES
+from tests.audit.support import PIECES
 
 DEEP = "[" * 100_000 + "]" * 100_000
 METHODS: dict[str, str] = {
@@ -72,7 +72,7 @@ def test_a_config_of_the_wrong_type_is_refused(text: str, expect: str, folder: P
         take_inventory(folder).problems(expect)
 
 
-def test_a_config_that_is_no_text_is_refused(folder: Path) -> None:
+def test_a_config_that_is_not_utf_8_is_refused(folder: Path) -> None:
     (folder / "config.json").write_bytes(b'{"method": "\xff\xfe"}')
     with pytest.raises(UserError, match=r"config\.json"):
         take_inventory(folder)
@@ -167,7 +167,7 @@ def pipe(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [link_to_nothing, link_to_folder, pipe])
-def test_what_cannot_be_searched_stops_the_search(make: Callable[[Path], None], folder: Path) -> None:
+def test_links_and_pipes_stop_the_search(make: Callable[[Path], None], folder: Path) -> None:
     make(folder / "notes.bin")
     with pytest.raises(UserError, match=r"notes\.bin cannot be read"):
         list(Searcher(PIECES[:2]).search_folder(folder))
@@ -211,14 +211,14 @@ def test_a_folder_that_cannot_be_listed_stops_the_audit(folder: Path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["lock", "photos/lock", "photos/state.json", "events.jsonl", "result.json"])
-def test_a_picture_named_like_a_file_of_a_run_is_not_understood(name: str, folder: Path) -> None:
+def test_a_picture_named_like_a_file_of_a_run_is_unrecognised(name: str, folder: Path) -> None:
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     Image.fromarray(PIECES[0].permute(1, 2, 0).numpy()).save(path, "PNG")
     assert take_inventory(folder).others == [path]
 
 
-def test_what_a_run_writes_is_understood(folder: Path) -> None:
+def test_all_files_that_a_run_writes_are_recognised(folder: Path) -> None:
     (folder / "lock").write_text(" 123\n")
     (folder / "events.jsonl").write_text('{"event": "started"}\n{"eve')
     (folder / "result.json.77.unfinished").write_text('{"memory": {"na')

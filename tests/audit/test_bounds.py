@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from recollect.audit import Searcher, decoding, search
-from tests.audit.test_audit import PIECES
+from tests.audit.support import PIECES
 
 SIZES = (5 << 20, 35 << 20)  # bytes of a file
 MAX_MEGABYTES = 100  # above the interpreter with torch and the images, which are about 320
@@ -22,7 +22,7 @@ SEARCH = """
 import json, resource, sys
 from pathlib import Path
 from recollect.audit import Searcher
-from tests.audit.test_audit import PIECES
+from tests.audit.support import PIECES
 def megabytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 searcher, before, rows = Searcher(PIECES[:4]), megabytes(), []

@@ -19,7 +19,7 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 from recollect.audit import Searcher
 from recollect.audit.claims import FOUND_AS, FOUND_IN, NOT_FOUND
-from tests.audit.test_audit import PIECES, in_a_larger_picture, noisy, normalised, shifted
+from tests.audit.support import PIECES, in_a_larger_picture, noisy, normalised, shifted
 
 SEARCHED = PIECES[10:34]  # of which none shows what another does
 SECRET = 7
@@ -219,13 +219,13 @@ def search(folder: Path) -> set[int]:
 
 
 @pytest.mark.parametrize(("kind", "number"), [(kind, i) for kind in FOUND_IN for i in range(len(HIDDEN_IN[kind]))])
-def test_an_image_is_found_in(kind: str, number: int, tmp_path: Path) -> None:
+def test_an_image_is_found_in_every_listed_location(kind: str, number: int, tmp_path: Path) -> None:
     HIDDEN_IN[kind][number](tmp_path)
     assert search(tmp_path) == {SECRET}
 
 
 @pytest.mark.parametrize(("kind", "number"), [(kind, i) for kind in FOUND_AS for i in range(len(HIDDEN_AS[kind]))])
-def test_an_image_is_found(kind: str, number: int, tmp_path: Path) -> None:
+def test_an_image_is_found_in_every_listed_form(kind: str, number: int, tmp_path: Path) -> None:
     hidden = HIDDEN_AS[kind][number](IMAGE).flatten()
     noise = torch.randint(-9, 9, (1500,), generator=torch.Generator().manual_seed(4)).to(hidden.dtype)
     tensor_of(torch.cat([noise, hidden, noise]))(tmp_path)
@@ -234,13 +234,13 @@ def test_an_image_is_found(kind: str, number: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", NOT_FOUND)
-def test_an_image_is_not_found(kind: str, tmp_path: Path) -> None:
+def test_an_image_is_not_found_in_forms_listed_as_limits(kind: str, tmp_path: Path) -> None:
     """So that the limits stay true: a kind that is found belongs to the promise."""
     HIDDEN_FROM_US[kind](tmp_path)
     assert search(tmp_path) == set()
 
 
-def test_the_page_promises_what_is_tried_and_names_the_limits() -> None:
+def test_the_page_lists_exactly_the_tested_forms_and_limits() -> None:
     section = PAGE.read_text(encoding="utf-8").partition("## Nothing is leaked")[2].partition("\n## ")[0]
     lists = [re.findall(r"^- (.+?)[,;.]?$", part, re.MULTILINE) for part in section.split("\n\n")]
     promised_in, promised_as, limits = [listed for listed in lists if listed]

@@ -25,14 +25,14 @@ def test_an_affine_drift_is_recovered() -> None:
     assert moved.residual.abs().max() < 1e-3
 
 
-def test_nothing_moved_gives_the_identity() -> None:
+def test_equal_features_give_the_identity() -> None:
     old = draw(30)[0]
     moved = fit_affine(old, old)
     assert torch.equal(moved.weight, torch.eye(5, dtype=torch.float64))
     assert moved.residual.abs().max() == 0
 
 
-def test_noise_that_no_map_explains_stays_near_the_identity_and_in_the_residual() -> None:
+def test_noise_gives_nearly_the_identity_and_stays_in_the_residual() -> None:
     generator = torch.Generator().manual_seed(0)
     old = torch.randn(40, 30, generator=generator)
     new = old + 0.5 * torch.randn(40, 30, generator=generator)
@@ -41,7 +41,7 @@ def test_noise_that_no_map_explains_stays_near_the_identity_and_in_the_residual(
     assert moved.residual.diagonal().mean() == pytest.approx(0.25, rel=0.3)
 
 
-def test_residual_is_of_images_left_out() -> None:
+def test_residual_is_measured_on_held_out_images() -> None:
     old, new, _, _ = draw(25, dim=4, noise=0.3)
     z, moved = old.double().numpy(), (new - old).double().numpy()
     errors = {}
@@ -62,14 +62,19 @@ def test_residual_is_of_images_left_out() -> None:
     np.testing.assert_allclose(fit_affine(old, new).residual.numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_fewer_images_than_dimensions() -> None:
+def test_directions_without_images_are_unchanged() -> None:
+    """Of fewer images than dimensions: their mean is mapped exactly, and what is orthogonal to them stays."""
     old, new, _, _ = draw(4, dim=20)
     moved = fit_affine(old, new)
-    assert bool(torch.isfinite(moved.weight).all())
+    assert torch.allclose((moved.weight @ old.double().mean(0) + moved.bias).float(), new.mean(0), atol=1e-4)
+    spanned = torch.linalg.svd((old - old.mean(0)).double()).Vh[:3]
+    other = torch.randn(20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    other -= spanned.T @ (spanned @ other)
+    assert torch.allclose(moved.weight @ other, other, atol=1e-5)
     assert bool(torch.isfinite(moved.residual).all())
 
 
-def test_a_single_image_moves_by_its_shift() -> None:
+def test_a_single_image_is_mapped_to_its_new_features() -> None:
     moved = fit_affine(torch.ones(1, 3), torch.full((1, 3), 2.0))
     assert torch.allclose(
         moved.weight @ torch.ones(3, dtype=torch.float64) + moved.bias, torch.full((3,), 2.0).double()

@@ -17,7 +17,7 @@ def make_chain(num_tasks: int, stride: int = 1) -> RetrospectorChain:
     return chain
 
 
-def test_rewind_against_the_recursion() -> None:
+def test_rewind_equals_the_recursion() -> None:
     chain = make_chain(4)
     x, f = torch.randn(3, 1, 16, 16), torch.randn(3, 6)
     expected = {3: f}
@@ -48,7 +48,7 @@ def test_rewind_refuses_a_task_not_learned() -> None:
         (3, 7, 2, [0, 3, 3, 3, 6, 6, 6]),
     ],
 )
-def test_skipping_reads_each_task_in_the_nearest_later_domain(
+def test_with_a_stride_each_task_is_read_at_the_nearest_later_anchor(
     stride: int, num_tasks: int, hops: int, domains: list[int]
 ) -> None:
     chain = make_chain(num_tasks, stride)
@@ -63,7 +63,7 @@ def test_skipping_reads_each_task_in_the_nearest_later_domain(
     assert all(torch.equal(chain.rewind(x, f)[task], spaces[domain]) for task, domain in enumerate(domains))
 
 
-def test_a_hop_from_between_anchors_is_replaced() -> None:
+def test_a_retrospector_that_starts_between_anchors_is_replaced() -> None:
     chain = make_chain(2, stride=2)
     temporary, h = chain.retrospectors[0], chain.auxiliaries[0]
     chain.begin_task()
@@ -149,7 +149,7 @@ def test_the_example_of_the_readme_carries_features_back() -> None:
     assert torch.equal(rfe.rewind(x, backbone(x), to=1), backbone(x))
 
 
-def test_first_task_has_no_past_to_stay_near() -> None:
+def test_the_first_task_has_no_drift_or_retrospect_loss() -> None:
     rfe = RFE(feature_dim=6, auxiliary_dim=4, in_channels=1)
     rfe.begin_task()
     x, f = torch.randn(2, 1, 16, 16), torch.randn(2, 6)

@@ -80,7 +80,7 @@ class Twice(nn.Module):
 @pytest.mark.parametrize(
     "module", [Branching(False), Branching(True), Twice()], ids=["read twice", "by value", "twice"]
 )
-def test_what_cannot_be_folded_still_says_the_same(module: nn.Module) -> None:
+def test_modules_that_cannot_be_folded_give_the_same_outputs(module: nn.Module) -> None:
     module = worn(module)
     copy = folded(module, (3, 2, 2))
     assert num_norms(copy) == num_norms(module)
@@ -88,12 +88,12 @@ def test_what_cannot_be_folded_still_says_the_same(module: nn.Module) -> None:
     assert torch.equal(copy(x), module(x))
 
 
-def test_a_broken_module_says_so_instead_of_being_copied() -> None:
+def test_an_error_inside_a_module_is_raised() -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
         folded(nn.Sequential(nn.Flatten(), nn.Linear(7, 5)), (3, 2, 2))
 
 
-def test_a_linear_layer_is_folded_too() -> None:
+def test_a_linear_layer_is_folded() -> None:
     module = worn(nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.BatchNorm1d(5), nn.ReLU()))
     copy = folded(module, (3, 2, 2))
     assert num_norms(copy) == 0
@@ -101,7 +101,7 @@ def test_a_linear_layer_is_folded_too() -> None:
     assert torch.allclose(copy(x), module(x), rtol=1e-10)
 
 
-def test_a_folded_form_that_says_something_else_is_not_used() -> None:
+def test_a_folded_copy_with_other_outputs_is_not_used() -> None:
     """A hook is lost when a module is traced; the example shows it."""
     module = worn(nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.BatchNorm1d(5)))
     module.register_forward_hook(lambda _module, _inputs, output: 2 * output)

@@ -48,7 +48,7 @@ def test_fused_equals_plain_in_double_precision(options: dict[str, Any], size: t
                 assert torch.allclose(a, b, rtol=1e-11, atol=1e-12)
 
 
-def test_channels_last_images_are_read_the_same() -> None:
+def test_channels_last_images_give_the_same_estimates() -> None:
     rfe = grown(3)
     x, f = torch.randn(4, 3, 32, 32, dtype=torch.float64), torch.randn(4, 10, dtype=torch.float64)
     read = fused(rfe.chain)
@@ -56,7 +56,7 @@ def test_channels_last_images_are_read_the_same() -> None:
         assert torch.allclose(a, b, rtol=1e-12)
 
 
-def test_a_copy_is_read_that_later_training_does_not_move() -> None:
+def test_later_training_does_not_change_a_fused_chain() -> None:
     rfe = grown(3)
     x, f = torch.randn(2, 3, 16, 16, dtype=torch.float64), torch.randn(2, 10, dtype=torch.float64)
     read = fused(rfe.chain)
@@ -67,7 +67,7 @@ def test_a_copy_is_read_that_later_training_does_not_move() -> None:
     assert all(torch.equal(a, b) for a, b in zip(read(x, f), before, strict=True))
 
 
-def test_half_precision_weights_stay_close() -> None:
+def test_half_precision_weights_give_close_estimates() -> None:
     rfe = grown(4).float()
     x, f = torch.randn(5, 3, 16, 16), torch.randn(5, 10)
     for a, b in zip(fused(rfe.chain, torch.bfloat16)(x, f), rfe.rewind(x, f), strict=True):
@@ -85,7 +85,7 @@ class NegatedRetrospector(GatedRetrospector):
 
 
 @pytest.mark.parametrize("part", ["auxiliary", "retrospector"])
-def test_subclass_with_its_own_forward_is_read_as_it_is(part: str) -> None:
+def test_a_subclass_with_its_own_forward_is_not_fused(part: str) -> None:
     rfe = grown(3, auxiliary=(lambda: NegatedExtractor(8)) if part == "auxiliary" else None)
     if part == "retrospector":
         rfe.chain.retrospectors[0].__class__ = NegatedRetrospector

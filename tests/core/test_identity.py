@@ -139,7 +139,7 @@ def test_no_class_is_preferred_for_the_size_of_its_task(name: str, sizes: tuple[
     assert (counts / expected).min() > 0.5
 
 
-def test_heads_count_by_their_weight() -> None:
+def test_log_probabilities_of_heads_are_added_with_their_weight() -> None:
     sizes = (2, 2)
     tasks = draw(sizes)
     query = torch.zeros(1, DIM)

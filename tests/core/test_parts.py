@@ -71,7 +71,7 @@ def test_auxiliary_refuses_smaller_images() -> None:
 
 
 @pytest.mark.parametrize("pool", ["max", "mean"])
-def test_auxiliary_against_loops(pool: str) -> None:
+def test_auxiliary_equals_loops(pool: str) -> None:
     h = AuxiliaryExtractor(4, 1, pool).double()  # type: ignore[arg-type]
     x = torch.randn(1, 1, 32, 32, dtype=torch.float64)
     a = x[0].detach().numpy()
@@ -107,7 +107,7 @@ def _linear(layer: nn.Linear, v: list[float]) -> list[float]:
 
 
 @pytest.mark.parametrize("final_relu", [False, True])
-def test_gated_retrospector_against_loops(final_relu: bool) -> None:
+def test_gated_retrospector_equals_loops(final_relu: bool) -> None:
     r = GatedRetrospector(6, 4, 3, final_relu=final_relu).double()
     f, h = torch.randn(2, 6, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
     found = r(f, h)
@@ -124,7 +124,7 @@ def test_gated_retrospector_against_loops(final_relu: bool) -> None:
 
 
 @pytest.mark.parametrize(("residual", "auxiliary_dim"), [(False, 4), (True, 4), (False, 0)])
-def test_mlp_retrospectors_against_loops(residual: bool, auxiliary_dim: int) -> None:
+def test_mlp_retrospectors_equal_loops(residual: bool, auxiliary_dim: int) -> None:
     r = MLPRetrospector(6, auxiliary_dim, residual=residual).double()
     f = torch.randn(2, 6, dtype=torch.float64)
     h = torch.randn(2, 4, dtype=torch.float64) if auxiliary_dim else None
@@ -144,7 +144,7 @@ def norm_net() -> nn.Sequential:
     return net
 
 
-def test_frozen_is_deaf_to_train_and_never_moves() -> None:
+def test_frozen_ignores_train_and_never_changes() -> None:
     net = norm_net()
     teacher = Frozen(net)
     parent = nn.ModuleList([teacher])
@@ -203,7 +203,7 @@ def test_averaged_warms_up_and_includes_buffers() -> None:
     assert not ema.train().module.training
 
 
-def test_warm_up_counts_moves_so_that_a_rare_mover_forgets_its_start() -> None:
+def test_warm_up_of_an_average_counts_its_moves_and_not_the_steps() -> None:
     net = norm_net()
     rare, often = Averaged(net, decay=0.99), Averaged(net, decay=0.99)
     for step in range(40):
@@ -227,7 +227,7 @@ def test_average_is_the_concatenated_softmaxes_over_n() -> None:
         assert found[b].tolist() == pytest.approx(row, rel=1e-5)
 
 
-def test_class_means_against_loops_and_rank_tasks_of_one_class() -> None:
+def test_class_means_equal_loops_and_rank_tasks_of_one_class() -> None:
     means = ClassMeans(3)
     spaces = []
     for task, classes in enumerate((1, 2)):
@@ -252,7 +252,7 @@ def test_class_means_against_loops_and_rank_tasks_of_one_class() -> None:
     assert (means.evidence(Reading(first[-1], first), [torch.zeros(5, 1), torch.zeros(5, 2)]).argmax(1) == 0).all()
 
 
-def test_class_means_do_not_care_how_long_an_estimate_is() -> None:
+def test_class_means_ignore_the_length_of_an_estimate() -> None:
     means = ClassMeans(4)
     for _ in range(2):
         means.grow(2)

@@ -56,7 +56,7 @@ def test_parts_merge_to_the_whole_in_any_order() -> None:
         assert torch.allclose(merged.scatter, whole.scatter, rtol=1e-5, atol=1e-3)
 
 
-def test_shrinkage_is_that_of_scikit_learn() -> None:
+def test_shrinkage_equals_that_of_scikit_learn() -> None:
     z, y = draw(classes=1)
     statistics = collect(z, y)
     oracle = OAS().fit(z.double().numpy())
@@ -109,7 +109,7 @@ def test_push_gives_the_statistics_of_mapped_features() -> None:
     assert torch.allclose(pushed.covariance(0.0), mapped.covariance(0.0) + residual, rtol=1e-3, atol=1e-2)
 
 
-def test_classes_of_one_image_and_equal_images_can_be_read() -> None:
+def test_classes_of_one_image_are_recognised() -> None:
     statistics = ClassStatistics(3)
     statistics.grow(2)
     statistics.add(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1]))
@@ -119,7 +119,7 @@ def test_classes_of_one_image_and_equal_images_can_be_read() -> None:
     assert bool(torch.isfinite(scores).all())
 
 
-def test_growing_keeps_what_is_there() -> None:
+def test_growing_keeps_existing_statistics() -> None:
     z, y = draw()
     statistics = collect(z, y)
     before = statistics.covariance(0.0)

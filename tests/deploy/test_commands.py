@@ -21,7 +21,7 @@ from tests.deploy.support import (
 from tests.support import recollect
 
 
-def test_two_months_with_every_command(tmp_path: Path) -> None:
+def test_every_command_works_on_a_model_of_two_months(tmp_path: Path) -> None:
     model = tmp_path / "model"
     for task in ("may", "june"):
         done = recollect(*learn_command(model, write_digits(tmp_path / task, task), task))

@@ -47,5 +47,5 @@ def test_an_earlier_model_predicts_as_it_did_and_learns_more(tmp_path: Path) -> 
     assert len(ModelStore(tmp_path / "model").load().tasks) == 3
 
 
-def test_new_models_take_the_rule_that_follows_the_drift() -> None:
+def test_new_models_use_the_identity_rule_that_follows_the_drift() -> None:
     assert ContinualClassifier(backbone="convnet", **SMALL).settings.identity == "anchored"

@@ -144,6 +144,7 @@ def test_training_stops_early_when_validation_stalls() -> None:
     epochs = Epochs()
     x, y = digits("may")
     make_classifier(epochs=60, learning_rate=2e-2).learn((x[:60], y[:60]), task="may", observer=epochs)
+    assert epochs.seen.keys() == {"task 1 · fit", "task 1 · retrospect"}
     for losses in epochs.seen.values():
         assert len(losses) == losses.index(min(losses)) + 7 < 60  # six more than the best
 

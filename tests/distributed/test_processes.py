@@ -169,7 +169,7 @@ def is_trained_again(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if is_trained_again(name)])
-def test_without_batchnorm_the_gradient_is_that_of_the_whole_batch(name: str, two: Path) -> None:
+def test_without_batchnorm_the_gradient_is_that_of_the_global_batch(name: str, two: Path) -> None:
     found = load_file(two / f"{name}.gradient.0.safetensors")
     whole = first_gradients(name, Runtime.choose("cpu"))
     assert found.keys() == whole.keys()
@@ -178,21 +178,21 @@ def test_without_batchnorm_the_gradient_is_that_of_the_whole_batch(name: str, tw
         assert torch.allclose(found[key], gradient, rtol=1e-4, atol=1e-4 * float(gradient.abs().max()) + 1e-7), key
 
 
-def test_three_processes_agree_too(tmp_path: Path) -> None:
+def test_three_processes_have_the_same_bits(tmp_path: Path) -> None:
     started(3, tmp_path)
     for name in ("er", "rfe-b"):
         first, *others = (load_file(tmp_path / f"{name}.{rank}.safetensors") for rank in range(3))
         assert all(torch.equal(first[key], other[key]) for other in others for key in first)
 
 
-def test_a_method_whose_replicas_part_is_refused(two: Path) -> None:
+def test_a_method_whose_replicas_diverge_is_refused(two: Path) -> None:
     for rank in range(2):
         text = (two / f"selfish.{rank}.txt").read_text()
         assert "copies of Selfish differ after task 1 · fit, in brightness" in text
         assert "run it in one process" in text
 
 
-def test_a_draw_that_every_rank_has_in_full_is_augmented_alike() -> None:
+def test_a_draw_that_is_not_sharded_is_augmented_the_same_on_every_rank() -> None:
     """16 samples and a batch of 32 on two ranks: as many rows as a shard, but not a shard."""
     memory, pixels = Memory(16, (3, 16, 16)), Pixels((0.5,) * 3, (0.5,) * 3)
     rows, slots = memory.admit(16, torch.Generator().manual_seed(0))
@@ -257,7 +257,7 @@ def result(out: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_run_is_written_once_and_as_good_as_one_process_makes_it(tmp_path: Path) -> None:
+def test_a_run_is_written_once_and_as_accurate_as_with_one_process(tmp_path: Path) -> None:
     settings = ("--set", "epochs=15", "memory=40")
     done = call(tmp_path / "two", *settings)
     assert done.returncode == 0, done.stderr
@@ -279,7 +279,7 @@ def test_a_run_is_written_once_and_as_good_as_one_process_makes_it(tmp_path: Pat
     assert events(tmp_path / "two") == found
 
 
-def test_stopped_by_a_signal_the_same_command_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_run_stopped_by_a_signal_resumes_to_the_same_bits(tmp_path: Path) -> None:
     words = ("--checkpoint-every", "0", "--set", "epochs=6", "retrospect_epochs=6", "backbone.width=4")
     begun = subprocess.Popen(
         command(tmp_path / "cut", *words, method="rfe-b"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -304,7 +304,7 @@ def test_stopped_by_a_signal_the_same_command_goes_on_to_the_same_bits(tmp_path:
     assert result(tmp_path / "cut")["til"] == result(tmp_path / "whole")["til"]
 
 
-def test_what_is_refused_is_said_once_and_ends_every_process_with_code_2(tmp_path: Path) -> None:
+def test_an_error_is_printed_once_and_ends_every_process_with_code_2(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "letter.txt").write_text("mine")
     for out, words, message in (

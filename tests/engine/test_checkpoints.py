@@ -127,7 +127,7 @@ def test_a_crash_while_a_checkpoint_is_replaced_loses_neither(tmp_path: Path, mo
     assert checkpoint.load_latest(tmp_path)[1] == {"n": 4}
 
 
-def test_a_disk_that_cannot_be_read_now_costs_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_error_removes_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("task-001", "task-002"):
         checkpoint.save(tmp_path, name, {"a": torch.ones(2)}, {"n": 1})
 
@@ -141,7 +141,7 @@ def test_a_disk_that_cannot_be_read_now_costs_no_checkpoint(tmp_path: Path, monk
     assert len(checkpoint.ordered(tmp_path)) == 2
 
 
-def test_the_thousandth_task_comes_after_the_nine_hundred_and_ninety_ninth(tmp_path: Path) -> None:
+def test_checkpoints_of_a_thousand_tasks_are_ordered_by_number(tmp_path: Path) -> None:
     for name in ("task-998", "task-999", "task-1000"):
         checkpoint.save(tmp_path, name, {"a": torch.ones(2)}, {})
     assert [path.name for path in checkpoint.ordered(tmp_path)] == ["task-999", "task-1000"]

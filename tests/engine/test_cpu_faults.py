@@ -60,7 +60,7 @@ print("the grid is done")
 
 
 @pytest.mark.parametrize("settings", PROCESSORS.values(), ids=PROCESSORS)
-def test_small_convolutions_train_and_are_read_without_corrupting_memory(settings: dict[str, str]) -> None:
+def test_small_convolutions_train_and_predict_without_corrupting_memory(settings: dict[str, str]) -> None:
     """The heap is checked at every release, so that an overrun is seen where it happens and not by luck."""
     checker = {"LD_PRELOAD": str(HEAP_CHECKER), "MALLOC_CHECK_": "3"} if HEAP_CHECKER.exists() else {}
     ended = subprocess.run(

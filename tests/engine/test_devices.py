@@ -1,4 +1,4 @@
-"""On a pretend accelerator everything runs and gives the CPU's numbers; what a real one would refuse is refused."""
+"""On a simulated accelerator everything runs and gives the CPU's numbers; what a real one would refuse is refused."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.engine.pretend_device import NAME, is_supported, pretend_device
-from tests.support import Plain, make_learner, make_stream
+from tests.engine.simulated_device import NAME, is_supported, simulated_device
+from tests.support import Plain, StopAt, StopError, make_learner, make_stream
 from torch import Tensor, nn
 
 from recollect import ContinualClassifier
 from recollect.audit import purge, take_inventory
 from recollect.core import RFE
 from recollect.deploy import ModelStore
-from recollect.engine import Engine, Observer, Runtime, Training, checkpoint
+from recollect.engine import Engine, Runtime, Training, checkpoint
 from recollect.engine.evaluation import plain_batches
 from recollect.methods import Learner, Schedule, methods
 from recollect.methods.learner import Update
@@ -42,30 +42,18 @@ def device() -> Iterator[torch.device]:
     if not is_supported():
         pytest.skip("this version of torch takes no devices written in Python")
     with torch.autograd.set_multithreading_enabled(False):
-        yield pretend_device()
+        yield simulated_device()
 
 
 @pytest.fixture
 def can_choose(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
-    """`device="pretend"` may be given wherever a device is named."""
+    """`device="simulated"` may be given wherever a device is named."""
     choose = Runtime.choose
 
-    def also_pretend(name: str = "auto", *options: Any) -> Runtime:
+    def also_simulated(name: str = "auto", *options: Any) -> Runtime:
         return replace(choose("cpu", *options), device=device) if name == NAME else choose(name, *options)
 
-    monkeypatch.setattr(Runtime, "choose", staticmethod(also_pretend))
-
-
-class Stop(Observer):
-    """Ends a run in the middle of a phase."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def advance(self, num_images: int) -> None:
-        self.left -= num_images
-        if self.left < 0:
-            raise InterruptedError
+    monkeypatch.setattr(Runtime, "choose", staticmethod(also_simulated))
 
 
 def made(name: str, options: Mapping[str, Any]) -> Learner[Any]:
@@ -112,12 +100,12 @@ MIXTURES: dict[str, Callable[[Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("mixture", MIXTURES)
-def test_the_pretend_device_refuses_what_accelerators_refuse(mixture: str, device: torch.device) -> None:
+def test_the_simulated_device_refuses_what_accelerators_refuse(mixture: str, device: torch.device) -> None:
     with pytest.raises((RuntimeError, TypeError), match="device|generator|double|not waited for"):
         MIXTURES[mixture](torch.arange(4.0).to(device))
 
 
-def test_the_pretend_device_takes_host_scalars_and_computes_as_the_cpu(device: torch.device) -> None:
+def test_the_simulated_device_takes_host_scalars_and_computes_as_the_cpu(device: torch.device) -> None:
     host = torch.arange(12.0).reshape(3, 4)
     x = host.to(device)
     assert (x.device.type, x.T.device.type, torch.zeros(2, device=device).device.type) == (NAME,) * 3
@@ -145,9 +133,7 @@ class RunsOnAnEmptyBatch(Plain):
 @pytest.mark.parametrize(
     ("learner", "message"), [(LeavesAMaskOnTheHost, "same device"), (RunsOnAnEmptyBatch, "double precision")]
 )
-def test_a_method_that_works_on_the_cpu_alone_is_caught(
-    learner: type[Plain], message: str, device: torch.device
-) -> None:
+def test_a_method_that_works_only_on_the_cpu_fails(learner: type[Plain], message: str, device: torch.device) -> None:
     def made() -> Plain:
         plain = make_learner("finetune", STREAM)
         return learner(plain.network, plain.config, plain.setup)
@@ -169,13 +155,13 @@ FORMS = [
 
 @pytest.mark.parametrize(("name", "options"), [(name, {}) for name in sorted(methods())] + FORMS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_every_method_trains_resumes_and_reads_as_on_the_cpu(
+def test_every_method_trains_resumes_and_predicts_as_on_the_cpu(
     name: str, options: dict[str, Any], device: torch.device, tmp_path: Path
 ) -> None:
     expected = made(name, options)
     record = taught(expected, CPU, checkpoints=tmp_path / "cpu").record
-    stop = Stop(after=record.num_images * 3 // 4)
-    with suppress(InterruptedError):
+    stop = StopAt(record.num_images * 3 // 4)
+    with suppress(StopError):
         taught(made(name, options), Runtime(device), checkpoints=tmp_path / NAME, observer=stop)
     newest = checkpoint.newest(tmp_path / NAME)
     assert newest is not None, "the run was stopped before its first checkpoint"
@@ -271,7 +257,7 @@ def test_no_network_is_given_an_empty_batch(device: torch.device) -> None:
     assert list(plain_batches(Split(split.images, none, none), STREAM.pixels, Runtime(device))) == []
 
 
-def test_rfe_grows_and_trains_on_another_device_in_a_loop_of_ones_own(device: torch.device) -> None:
+def test_rfe_grows_and_trains_on_another_device_in_a_custom_loop(device: torch.device) -> None:
     x = torch.randn(8, 3, 16, 16)
     estimates = []
     for where in (CPU.device, device):

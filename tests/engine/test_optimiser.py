@@ -88,7 +88,7 @@ def test_a_bad_loss_stops_the_run_and_names_the_step_and_the_checkpoint(
         teach(learner, stream, checkpoints=tmp_path)
 
 
-def test_without_validation_images_the_training_loss_is_watched() -> None:
+def test_without_validation_images_the_schedule_follows_the_training_loss() -> None:
     stream = make_stream((2,), per_class=3)
     assert len(stream.tasks[0].validation) == 0
     recorder = Recorder()

@@ -51,7 +51,7 @@ def test_all_methods_see_the_same_views_in_the_same_order(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_same_seed_same_bits(name: str) -> None:
+def test_the_same_seed_gives_the_same_bits(name: str) -> None:
     stream = make_stream()
     a, b, c = (make_learner(name, stream, epochs=2) for _ in range(3))
     teach(a, stream, seed=1)
@@ -72,7 +72,7 @@ def test_convolutions_are_laid_out_channels_last_and_stay_so() -> None:
     assert all(layer.weight.is_contiguous(memory_format=torch.channels_last) for layer in layers)
 
 
-def test_bf16_learns_too_and_evaluates_in_order() -> None:
+def test_bf16_training_is_accurate() -> None:
     stream = make_stream((2, 2), per_class=20)
     learner = make_learner("rfe", stream, epochs=6)
     runtime = Runtime.choose("cpu", "bf16")

@@ -21,7 +21,7 @@ from tests.support import batch_of, loss_of, make_learner, make_stream, phases, 
 NAMES = sorted(methods())
 
 
-def test_the_methods_of_the_command_line_are_there() -> None:
+def test_rfe_its_forms_and_basic_baselines_are_registered() -> None:
     expected = {
         "er",
         "finetune",
@@ -78,7 +78,7 @@ WITH_UNITS = sorted(name for name, method in methods().items() if hasattr(method
 
 
 @pytest.mark.parametrize("name", WITH_UNITS)
-def test_units_all_trains_the_units_of_tasks_to_come(name: str) -> None:
+def test_units_all_trains_the_units_of_future_tasks(name: str) -> None:
     stream = make_stream((2, 3))
     learner = make_learner(name, stream, units="all", fixed_heads=(2, 3), distill=0.0)
     learner.begin_task(stream.tasks[0].info)
@@ -158,7 +158,7 @@ def test_joint_learns_all_tasks_at_once_and_fills_only_the_last_row() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sizes", [(2, 3, 1), (1,), (1, 1)])
-def test_every_method_takes_tasks_of_any_size(name: str, sizes: tuple[int, ...]) -> None:
+def test_every_method_learns_tasks_of_any_size(name: str, sizes: tuple[int, ...]) -> None:
     stream = make_stream(sizes)
     learner = make_learner(name, stream)
     record = teach(learner, stream).record
@@ -175,7 +175,7 @@ def test_every_method_takes_tasks_of_any_size(name: str, sizes: tuple[int, ...])
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_grey_images_of_another_size_and_a_users_own_backbone(name: str) -> None:
+def test_grey_images_of_another_size_are_learned_with_a_custom_backbone(name: str) -> None:
     from torch import nn
 
     from recollect.nets import as_backbone
@@ -188,7 +188,7 @@ def test_grey_images_of_another_size_and_a_users_own_backbone(name: str) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_fixed_heads_read_tasks_to_come(name: str) -> None:
+def test_fixed_heads_score_future_tasks(name: str) -> None:
     stream = make_stream((2, 3))
     record = teach(make_learner(name, stream, fixed_heads=(2, 3)), stream).record
     assert None not in record.at_start["til"]
@@ -209,7 +209,7 @@ def test_an_average_that_never_moves_is_refused(method: str, option: str, decay:
         resolve("split-digits", method, 0, {option: decay})
 
 
-def test_learning_leaves_the_callers_randomness_alone() -> None:
+def test_learning_does_not_change_the_global_generator() -> None:
     stream = make_stream()
     torch.manual_seed(3)
     expected = torch.rand(4)
@@ -218,7 +218,7 @@ def test_learning_leaves_the_callers_randomness_alone() -> None:
     assert torch.equal(torch.rand(4), expected)
 
 
-def test_a_users_backbone_is_given_back_as_free_as_it_was() -> None:
+def test_frozen_parameters_of_a_custom_backbone_stay_frozen() -> None:
     stream = make_stream()
     learner = make_learner("ewc", stream)
     first, *rest = learner.network.backbone.parameters()

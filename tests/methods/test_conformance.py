@@ -170,7 +170,7 @@ class Undocumented(BaselineConfig):
     secret: int = 3
 
 
-def test_the_suite_passes_a_third_partys_method() -> None:
+def test_the_suite_accepts_a_third_party_method() -> None:
     testing.check_method(Method(Plain, BaselineConfig(), "plain"))
     testing.check_method(Method(Keeps, Exemplars(), "keeps"), small={"exemplars": 4}, budget=4)
     with pytest.raises(AssertionError, match="the budget is 6|budget of 6"):
@@ -200,7 +200,7 @@ def test_the_suite_passes_a_third_partys_method() -> None:
         (Plain, Undocumented(), "options without a line about them: .'secret'"),
     ],
 )
-def test_the_suite_catches(learner: type[Learner[Any]], config: Any, message: str) -> None:
+def test_the_suite_rejects_a_broken_method(learner: type[Learner[Any]], config: Any, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         testing.check_method(Method(learner, config, "broken"))
 

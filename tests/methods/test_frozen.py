@@ -65,7 +65,7 @@ def test_streaming_lda_is_batch_lda_on_all_images(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "moves"), [("fsa", [True, False, False]), ("slda", [False] * 3)])
-def test_backbone_moves_in_the_first_task_of_fsa_alone(name: str, moves: list[bool]) -> None:
+def test_fsa_trains_the_backbone_in_the_first_task_only(name: str, moves: list[bool]) -> None:
     learner = make_learner(name, STREAM)
     states = [_flat(learner)]
 

@@ -19,7 +19,7 @@ from tests.support import after_task, make_learner, make_stream, phases, teach
 FORMS = ["rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux"]
 
 
-def test_reservoir_trains_the_whole_chain_but_no_old_h() -> None:
+def test_a_reservoir_trains_all_retrospectors_but_no_old_auxiliary_network() -> None:
     stream = make_stream((2, 2, 2))
     learner = after_task("rfe-b", stream, 2)
     groups = phases(learner, stream, 2)["retrospect"].groups
@@ -31,7 +31,7 @@ def test_reservoir_trains_the_whole_chain_but_no_old_h() -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_old_heads_and_frozen_modules_do_not_move(name: str) -> None:
+def test_old_heads_and_frozen_modules_do_not_change(name: str) -> None:
     """Bit for bit: old heads, old h's, and (but for RFE-B, which tunes them) old retrospectors."""
     stream = make_stream((2, 2, 2))
     learner = after_task(name, stream, 2)
@@ -59,7 +59,7 @@ def test_old_heads_and_frozen_modules_do_not_move(name: str) -> None:
 
 
 @pytest.mark.parametrize("statistics", ["frozen", "batch", "adapting"])
-def test_the_teacher_moves_only_as_its_policy_says(statistics: str) -> None:
+def test_the_teacher_changes_only_by_its_statistics_policy(statistics: str) -> None:
     stream = make_stream((2, 2))
     learner = make_learner("rfe", stream, teacher_statistics=statistics, epochs=2)
     seen: dict[str, dict[str, Tensor]] = {}
@@ -107,7 +107,7 @@ def test_final_relu_follows_the_backbone() -> None:
         assert isinstance(learner.rfe.chain.retrospectors[0].final, expected)
 
 
-def test_an_old_h_with_norm_and_dropout_stays_asleep() -> None:
+def test_an_old_auxiliary_network_stays_in_evaluation_mode() -> None:
     class Norm(nn.Module):
         dim = 4
 
@@ -133,7 +133,7 @@ def test_an_old_h_with_norm_and_dropout_stays_asleep() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"form": "no-aux"}, {"end_to_end": True}])
-def test_new_modules_are_placed_beside_the_old_ones(options: dict[str, Any]) -> None:
+def test_new_modules_are_on_the_device_of_the_old_ones(options: dict[str, Any]) -> None:
     rfe, backbone = RFE(feature_dim=6, auxiliary_dim=4, **options), nn.Linear(768, 6).to("meta")
     rfe.begin_task()
     rfe.to("meta")
@@ -142,7 +142,7 @@ def test_new_modules_are_placed_beside_the_old_ones(options: dict[str, Any]) -> 
     assert {parameter.device.type for parameter in rfe.parameters()} == {"meta"}
 
 
-def test_the_whole_chain_can_be_tuned_outside_the_harness() -> None:
+def test_the_whole_chain_can_be_trained_outside_the_engine() -> None:
     rfe = RFE(feature_dim=6, auxiliary_dim=4)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(768, 6))
     for _ in range(3):

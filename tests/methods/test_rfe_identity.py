@@ -77,7 +77,7 @@ def test_class_means_follow_the_space_that_a_task_is_read_in() -> None:
             assert torch.allclose(learner.identity.rule.get_buffer(f"means_{past}"), expected, atol=1e-5), (index, past)
 
 
-def test_retrospectors_of_identity_earn_nothing() -> None:
+def test_identity_retrospectors_score_like_no_chain() -> None:
     """What the chain is measured against: replaced by the identity it reads as if it were not there."""
 
     class Same(nn.Module):
@@ -105,7 +105,7 @@ def test_retrospectors_of_identity_earn_nothing() -> None:
         ({"end_to_end": True, "alpha": 0.0}, "give it a positive alpha"),
     ],
 )
-def test_combinations_without_a_meaning_are_refused(options: dict[str, Any], message: str) -> None:
+def test_inconsistent_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         RFEConfig(**options)
 
@@ -115,7 +115,7 @@ def test_small_images_are_refused_before_training() -> None:
         make_learner("rfe", make_stream(size=8))
 
 
-def test_averaging_warns_of_unequal_tasks() -> None:
+def test_average_identity_warns_of_unequal_tasks() -> None:
     learner = make_learner("rfe", make_stream((2, 3)))
     learner.begin_task(make_stream((2, 3)).tasks[0].info)
     with pytest.warns(UserWarning, match="favours tasks of few classes, and task sizes differ"):
@@ -123,7 +123,7 @@ def test_averaging_warns_of_unequal_tasks() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 1, 1)])
-def test_class_means_take_one_image_a_class(sizes: tuple[int, ...]) -> None:
+def test_class_means_need_only_one_image_per_class(sizes: tuple[int, ...]) -> None:
     stream = make_stream(sizes, per_class=1)
     learner = make_learner("rfe", stream, identity="class-means")
     with pytest.warns(UserWarning, match="no validation images"):
@@ -135,7 +135,7 @@ def test_class_means_take_one_image_a_class(sizes: tuple[int, ...]) -> None:
     assert p.shape == (1, sum(sizes))
 
 
-def test_fixed_heads_rank_only_what_is_learned() -> None:
+def test_fixed_heads_rank_only_learned_classes() -> None:
     stream = make_stream((2, 3))
     for identity in ("average", "class-means"):
         learner = make_learner("rfe", stream, fixed_heads=(2, 3), identity=identity)

@@ -90,12 +90,14 @@ def test_stage_two_distils_h_and_fits_r_with_h_frozen() -> None:
     assert names["retrospector"] == {id(p) for p in chain.retrospectors[0].parameters()}
 
 
-def test_alpha_zero_leaves_the_teacher_alone_in_stage_one() -> None:
-    stream = make_stream()
+def test_stage_one_with_alpha_zero_does_not_run_the_teacher() -> None:
+    stream = make_stream((2, 3))
     learner = after_task("rfe", stream, 1, alpha=0.0)
+    batch = batch_of(stream, 1)
+    f = copy.deepcopy(learner.network.backbone).train()(batch.x)
+    expected = F.cross_entropy(learner.network.heads[1](f), batch.y - 2)
     learner.rfe.anchor.forward = learner.rfe.anchor.teacher_forward = lambda *_: pytest.fail("the teacher was asked")
-    loss = loss_of(phases(learner, stream, 1)["fit"], batch_of(stream, 1))
-    assert torch.isfinite(loss)
+    assert torch.allclose(loss_of(phases(learner, stream, 1)["fit"], batch), expected, atol=1e-6)
 
 
 def test_stage_two_adds_the_recall_loss() -> None:
@@ -111,7 +113,7 @@ def test_stage_two_adds_the_recall_loss() -> None:
     assert torch.allclose(loss_of(phase, batch), data + recalled, atol=1e-6)
 
 
-def test_stored_targets_in_stage_one() -> None:
+def test_stage_one_compares_samples_with_their_stored_features() -> None:
     stream = make_stream((2, 3))
     learner = after_task("rfe-b", stream, 1, alpha=0.7, memory_target="stored")
     batch = batch_of(stream, 1)
@@ -124,7 +126,7 @@ def test_stored_targets_in_stage_one() -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_end_to_end_leads_to_the_anchor_on_stream_and_memory(stride: int) -> None:
+def test_end_to_end_fits_the_anchors_features_on_stream_and_memory(stride: int) -> None:
     stream = make_stream((2, 2, 2))
     learner = after_task("rfe-e2e", stream, 2, alpha=0.7, keep="reservoir", stride=stride)
     batch = batch_of(stream, 2)
@@ -143,7 +145,7 @@ def test_end_to_end_leads_to_the_anchor_on_stream_and_memory(stride: int) -> Non
 
 
 @pytest.mark.parametrize("statistics", ["batch", "adapting"])
-def test_in_stage_two_the_teacher_evaluates(statistics: str) -> None:
+def test_the_teacher_is_in_evaluation_mode_in_stage_two(statistics: str) -> None:
     stream = make_stream()
     learner = after_task("rfe", stream, 1, teacher_statistics=statistics)
     learner.eval()

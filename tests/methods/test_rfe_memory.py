@@ -43,7 +43,7 @@ def test_recall_compares_each_sample_in_its_own_domain(stride: int, target: str)
 
 
 @pytest.mark.parametrize("target", ["view", "stored"])
-def test_recall_on_kept_views_is_recall_on_those_views(target: str) -> None:
+def test_recall_on_cached_views_equals_recall_on_the_same_views(target: str) -> None:
     """The same naive sum, over the views that were drawn for the samples when the phase began."""
     stream = make_stream((2, 2, 2))
     learner = after_task("rfe-b", stream, 2, memory=20, memory_target=target, views=3)

@@ -52,7 +52,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "acme"
 
 
-def test_a_third_party_method_brings_its_own_cost_labels_and_colour(acme: str, tmp_path: Path) -> None:
+def test_a_third_party_method_has_its_own_cost_labels_and_colour(acme: str, tmp_path: Path) -> None:
     assert methods()[acme].about == "an example"
     settings = {"epochs": 1, "train_per_class": 8, "tasks": 2}
     config, plain = (resolve("split-digits", name, 0, settings) for name in (acme, "finetune"))

@@ -58,7 +58,7 @@ def reference() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("size", [(64, 64), (45, 70)])
-def test_it_computes_the_published_network(reference: dict[str, Tensor], size: tuple[int, int]) -> None:
+def test_outputs_equal_those_of_the_published_network(reference: dict[str, Tensor], size: tuple[int, int]) -> None:
     network = efficientnet_lite0((3, *size)).eval()
     assert sum(p.numel() for p in network.parameters()) == 3_371_008
     x = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
@@ -91,7 +91,7 @@ def test_random_weights_need_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
         efficientnet_lite0((3, 64, 64))
 
 
-def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
+def test_images_and_weight_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="from 32 pixels up, got 16x64; resize"):
         efficientnet_lite0((3, 16, 64))
     with pytest.raises(UserError, match="fit 3 channels, got 1"):

@@ -101,7 +101,7 @@ def independent_vit(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.
     return encoder.train()(z)[:, 0]  # training mode avoids the fused inference path; dropout is 0
 
 
-def test_resnet18_sizes() -> None:
+def test_resnet18_has_the_published_size_and_nonnegative_features() -> None:
     assert count(ResNet18()) == 11_168_832
     assert count(ResNet18(imagenet_stem=True)) == 11_176_512
     assert ResNet18(1, 16)(torch.randn(2, 1, 32, 32)).shape == (2, 128)
@@ -145,7 +145,7 @@ def test_vit_loads_the_real_layout_and_equals_an_independent_implementation(tmp_
         (lambda t: t.update(cls_token=torch.zeros(1, 1, 3)), r"cls_token has shape \(1, 1, 3\), expected \(1, 1, 32\)"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_refused_whole(tmp_path: Path, change, message: str) -> None:
+def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path: Path, change, message: str) -> None:
     network = ViT(image_size=32, patch_size=16, dim=32, depth=1, num_heads=2)
     before = {name: tensor.clone() for name, tensor in network.trunk.state_dict().items()}
     tensors = {name: torch.ones_like(tensor) for name, tensor in before.items()}
@@ -162,7 +162,7 @@ def test_an_unreadable_checkpoint_is_named(tmp_path: Path) -> None:
         load_weights(nn.Linear(1, 1), tmp_path / "w.safetensors")
 
 
-def test_pretrained_networks_say_how_their_pixels_were_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pretrained_networks_state_their_normalisation(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = []
     for home in ("resnet", "vit"):
         monkeypatch.setattr(f"recollect.nets.{home}.load_pretrained", lambda network, name, drop: fetched.append(name))
@@ -201,7 +201,7 @@ def test_any_module_becomes_a_backbone() -> None:
 
 
 @pytest.mark.parametrize("name", ["convnet", "resnet18", "vit-small"])
-def test_registered_backbones_say_how_their_features_look(name: str) -> None:
+def test_registered_backbones_state_the_size_and_sign_of_their_features(name: str) -> None:
     network = backbones()[name].make((3, 32, 32))
     f = network(torch.randn(2, 3, 32, 32))
     assert f.shape == (2, network.feature_dim)

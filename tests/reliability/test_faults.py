@@ -35,7 +35,7 @@ def resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def test_a_hundred_tasks_run_through_with_flat_memory() -> None:
+def test_a_hundred_tasks_run_without_growing_memory() -> None:
     """Nothing but the model itself grows: resident memory after the last task is close to that after the twentieth."""
     stream = make_stream((1,) * 100, per_class=2)
     learner = make_learner("rfe", stream, identity="class-means")
@@ -58,7 +58,7 @@ def test_a_hundred_tasks_run_through_with_flat_memory() -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("size", [16, 17, 64, 224])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_of_any_size_and_of_one_or_three_channels(size: int, channels: int) -> None:
+def test_images_of_any_size_and_of_one_or_three_channels_are_learned(size: int, channels: int) -> None:
     stream = make_stream((2, 1), per_class=3, size=size, channels=channels)
     for name in ("rfe", "er"):
         matrix = teach(make_learner(name, stream), stream).record.matrices["til"]
@@ -66,7 +66,7 @@ def test_images_of_any_size_and_of_one_or_three_channels(size: int, channels: in
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_task_of_one_image_and_one_of_ten_thousand_classes() -> None:
+def test_tasks_of_one_image_and_of_ten_thousand_classes_are_learned() -> None:
     labels = torch.cat([torch.zeros(1, dtype=torch.int64), torch.arange(1, 10_001)])
     images = torch.randint(0, 256, (len(labels), 1, 16, 16), dtype=torch.uint8)
     names = [["only"], [f"c{i}" for i in range(10_000)]]
@@ -80,7 +80,7 @@ def test_a_task_of_one_image_and_one_of_ten_thousand_classes() -> None:
     assert all(cell is not None for cell in matrix[-1])
 
 
-def test_streams_that_make_no_sense_are_refused() -> None:
+def test_invalid_streams_are_refused() -> None:
     images, labels = torch.zeros(4, 3, 16, 16, dtype=torch.uint8), torch.tensor([0, 0, 1, 1])
     names = {"class_names": ["a", "b"]}
     with pytest.raises(UserError, match="labels go up to 7 but there are 2 different class names"):
@@ -130,7 +130,12 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.
 def test_more_threads_than_cores_work(tmp_path: Path) -> None:
     words = ["run", "--stream", "split-digits", "--method", "rfe", "--tasks", 2, "--train-per-class", 5]
     words += ["--set", "epochs=1", "retrospect_epochs=1", "backbone.width=2", "--out", tmp_path / "run", "--threads", 8]
-    done = recollect(*words)
+    before = torch.get_num_threads()
+    try:
+        done = recollect(*words)
+        assert torch.get_num_threads() == 8
+    finally:
+        torch.set_num_threads(before)
     assert done.returncode == 0, done.stderr
 
 
@@ -151,7 +156,7 @@ def outcome(out: Path) -> tuple[object, object, bytes]:
     return result["til"], result["cil"], (out / "checkpoint" / "task-003" / "state.safetensors").read_bytes()
 
 
-def test_a_disk_that_fills_up_is_said_and_the_last_checkpoint_stays(tmp_path: Path, uninterrupted: Path) -> None:
+def test_a_full_disk_is_reported_and_the_last_checkpoint_stays(tmp_path: Path, uninterrupted: Path) -> None:
     """The system refuses files above a size, as a full disk does, once the model has grown to it; then it resumes."""
     out = tmp_path / "run"
     size = (uninterrupted / "checkpoint" / "task-003" / "state.safetensors").stat().st_size
@@ -175,7 +180,9 @@ def test_a_disk_that_fills_up_is_said_and_the_last_checkpoint_stays(tmp_path: Pa
     assert outcome(out) == outcome(uninterrupted)
 
 
-def test_checkpoints_that_can_no_longer_be_written_are_said_and_mended(tmp_path: Path, uninterrupted: Path) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_reported_and_the_run_resumes(
+    tmp_path: Path, uninterrupted: Path
+) -> None:
     """A file in the folder's place stops everybody, also root, who may write anywhere."""
     out = tmp_path / "run"
     kept, aside = out / "checkpoint", tmp_path / "aside"
@@ -197,7 +204,7 @@ def test_checkpoints_that_can_no_longer_be_written_are_said_and_mended(tmp_path:
     assert outcome(out) == outcome(uninterrupted)
 
 
-def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_write_permission_is_named(tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     locked.mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
     if os.geteuid() == 0:  # whom only the kernel's own folders keep out

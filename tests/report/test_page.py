@@ -46,7 +46,7 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     assert troubles == []
 
 
-def test_the_page_holds_nothing_to_fetch(address: str) -> None:
+def test_the_page_fetches_nothing(address: str) -> None:
     text = Path(address.removeprefix("file://")).read_text(encoding="utf-8")
     assert not re.search(r"""(src|href)=["'](?!#)""", text)
     assert "url(" not in text
@@ -99,7 +99,7 @@ def test_stepping_through_tasks_moves_the_matrix_and_the_features(page: Any) -> 
 
 
 @needs_browser
-def test_dark_light_and_reachable_by_keyboard_and_name(page: Any) -> None:
+def test_the_page_has_dark_and_light_colours_and_works_by_keyboard(page: Any) -> None:
     back = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(back)
     page.get_by_role("button", name="Switch between dark and light").click()
@@ -114,7 +114,7 @@ def test_dark_light_and_reachable_by_keyboard_and_name(page: Any) -> None:
 
 
 @needs_browser
-def test_it_reads_on_a_phone_and_on_paper(browser: Any, address: str) -> None:
+def test_the_page_fits_a_phone_and_a_sheet_of_paper(browser: Any, address: str) -> None:
     phone = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme="dark")
     phone.goto(address)
     assert phone.evaluate("document.documentElement.scrollWidth") <= 360

@@ -16,7 +16,7 @@ from recollect.report.write import write_report
 from tests.report.results import result_of, some_results
 
 
-def test_a_table_in_every_format() -> None:
+def test_a_table_is_written_in_every_format() -> None:
     rows = [["a_b | c", Cell("1.0 ± 0.1", "best")], ["<x> & y", Cell("0.5", "second")]]
     sheet = Sheet("name", "50 % of_it", ["method", "α"], rows, ["a note"])
     assert r"| a_b \| c | **1.0 ± 0.1** |" in sheet.markdown()
@@ -39,7 +39,7 @@ def test_a_report_has_a_page_tables_and_pictures(tmp_path: Path) -> None:
     assert "| rfe | 0 | 2.00 / 1.50 | 51.0 ± 1.0 |" in text
 
 
-def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_report_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no result to report"):
         write_report([], tmp_path / "none")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from recollect.methods import methods
 from recollect.storage import seal
 from tests.support import recollect
 
@@ -66,10 +68,12 @@ def test_bad_input_ends_with_a_message_and_exit_code_2(arguments: list[str], mes
 
 
 def test_list_names_streams_methods_and_backbones() -> None:
-    listed = recollect("list").stdout
-    names = ("split-digits", "split-tinyimagenet", "images", "rfe-b", "finetune", "resnet18", "vit-s16")
-    for name in (*names, "MLP([f, h]) + f"):
-        assert name in listed
+    sections = [part.splitlines() for part in recollect("list").stdout.split("\n\n")]
+    listed = {title.strip(): [re.split(r"\s", row[2:])[0] for row in rows] for title, *rows in sections}
+    assert {"split-digits", "split-tinyimagenet", "images"} <= {*listed["streams"]}
+    assert [name for name in listed["methods"] if name] == sorted(methods())
+    assert {"resnet18", "vit-s16"} <= {*listed["backbones"]}
+    assert {"cpu/digits", "full/til"} <= {*listed["presets"]}
 
 
 def test_list_shows_the_options_of_a_stream_and_a_method() -> None:

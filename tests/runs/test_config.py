@@ -89,7 +89,7 @@ def test_config_json_rebuilds_the_config(name: str) -> None:
         RunConfig.from_json({"stream": "x"})
 
 
-def test_every_setting_changes_the_hash() -> None:
+def test_seed_method_options_and_precision_change_the_hash() -> None:
     base = resolve("split-digits", "rfe", 0)
     others = [
         resolve("split-digits", "rfe", 1),

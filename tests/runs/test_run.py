@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from recollect.engine import checkpoint
 from recollect.errors import UserError
 from recollect.runs import resolve, run
 
@@ -121,7 +122,9 @@ def test_a_run_on_tensors_with_the_user_s_own_backbone(tmp_path: Path) -> None:
     own = nn.Sequential(nn.Flatten(), nn.Linear(768, 6))
     result = run(config, tmp_path / "r", device="cpu", stream=stream, backbone=own)
     assert result["config"]["backbone"] == {"name": "own"}
-    assert result["til"]["average_accuracy"] is not None
+    newest = checkpoint.newest(tmp_path / "r" / "checkpoint")
+    assert newest is not None
+    assert (6, 768) in {tuple(tensor.shape) for tensor in checkpoint.load_one(newest).tensors.values()}
     with pytest.raises(UserError, match="given in Python|goes with backbone='own'"):
         run(config, tmp_path / "other", device="cpu", stream=stream)
     with pytest.raises(UserError, match="made in Python"):

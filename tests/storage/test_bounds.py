@@ -59,7 +59,9 @@ def test_common_formats_are_still_read() -> None:
     for name in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF"):
         file = io.BytesIO()
         Image.new("RGB", (24, 20), (200, 30, 30)).save(file, name)
-        assert decode_image(file, f"a.{name.lower()}").shape == (3, 20, 24)
+        image = decode_image(file, f"a.{name.lower()}")
+        assert image.shape == (3, 20, 24)
+        assert np.abs(np.asarray(image, float).mean(axis=(1, 2)) - (200, 30, 30)).max() < 4, name
 
 
 def test_a_small_file_of_very_many_pixels_is_refused(tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_a_backbone_too_large_for_any_machine_is_refused(tmp_path: Path) -> None
         (None, "labels are whole numbers counted from 0"),
     ],
 )
-def test_labels_that_cannot_be_are_refused(labels: object, message: str) -> None:
+def test_invalid_labels_are_refused(labels: object, message: str) -> None:
     images = torch.zeros(4, 3, 32, 32, dtype=torch.uint8)
     with pytest.raises(UserError, match=message):
         stream_from_tensors(images, labels, images, torch.tensor([0, 1, 0, 1]), tasks=1)  # type: ignore[arg-type]

@@ -216,7 +216,7 @@ def test_wrong_options_in_a_config_give_a_message(
         check_ended(command("purge", "run", "--task", "1"), 0, 2)
 
 
-def test_numbers_of_thousands_of_digits_on_the_command_line(command: Callable[..., tuple[int, str]]) -> None:
+def test_epochs_that_are_no_whole_number_are_refused(command: Callable[..., tuple[int, str]]) -> None:
     for value in ("1" * 5_000, "[" * 5_000, "NaN", "1e999", "\udcff"):
         ended = command("run", "--stream", "split-digits", "--method", "er", "--out", "x", "--set", f"epochs={value}")
         check_ended(ended, 2)

@@ -120,7 +120,7 @@ def test_a_file_is_written_beside_a_link_of_its_temporary_name(tmp_path: Path, m
     assert [path.name for path in tmp_path.glob("*unfinished*")] == []
 
 
-def test_a_log_and_a_lock_are_no_links(tmp_path: Path, mine: Path) -> None:
+def test_a_log_or_lock_that_is_a_link_is_refused(tmp_path: Path, mine: Path) -> None:
     (tmp_path / "log").symlink_to(mine / "file")
     with pytest.raises(UserError, match="is a symbolic link"):
         append_line(tmp_path / "log", "more")
@@ -147,7 +147,7 @@ def test_a_log_that_is_a_hard_link_is_refused(tmp_path: Path, mine: Path) -> Non
     assert (mine / "file").read_text() == "precious"
 
 
-def test_a_folder_reached_through_a_link_is_fine(tmp_path: Path) -> None:
+def test_a_folder_reached_through_a_link_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "short").symlink_to(tmp_path / "real")
     with lock_folder(tmp_path / "short"):

@@ -11,7 +11,7 @@ from recollect.storage import LockedError, lock_folder
 LEFT = "model.json.0123456789abcdef.unfinished"
 
 
-def test_a_folder_has_one_holder(tmp_path: Path) -> None:
+def test_a_folder_is_locked_by_one_holder_at_a_time(tmp_path: Path) -> None:
     with (
         lock_folder(tmp_path),
         pytest.raises(LockedError, match=r"process \d+ is working on"),
@@ -30,7 +30,7 @@ def test_temporary_files_of_a_crash_are_removed(tmp_path: Path) -> None:
         assert sorted(path.name for path in tmp_path.rglob("*")) == ["lock", "versions"]
 
 
-def test_other_files_stay(tmp_path: Path) -> None:
+def test_files_with_similar_names_are_kept(tmp_path: Path) -> None:
     names = ["model.json", "thesis.unfinished", ".0123456789abcdef.unfinished", "a.0123456789ABCDEF.unfinished",
              "a.0123456789abcdef.unfinished.txt"]  # fmt: skip
     for name in names:
@@ -41,7 +41,7 @@ def test_other_files_stay(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {*names, LEFT, "lock"}
 
 
-def test_files_in_a_subfolder_with_its_own_lock_stay(tmp_path: Path) -> None:
+def test_files_in_a_subfolder_with_its_own_lock_are_kept(tmp_path: Path) -> None:
     """Another process may be writing there, as the workers of a sweep do."""
     (tmp_path / "run").mkdir()
     with lock_folder(tmp_path / "run"):

@@ -100,7 +100,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("load", "archive", "files", "num_train", "num_test"), CASES)
-def test_packed_and_unpacked_archives_give_the_same(tmp_path: Path, load, archive, files, num_train, num_test) -> None:
+def test_packed_and_unpacked_archives_give_the_same_images(
+    tmp_path: Path, load, archive, files, num_train, num_test
+) -> None:
     loose = load(OPTIONS, unpacked(tmp_path / "loose", archive, files()))
     tight = load(OPTIONS, tmp_path / "tight", packed(tmp_path / "tight", archive, files()))
     assert len(loose.train_labels) == num_train
@@ -111,7 +113,7 @@ def test_packed_and_unpacked_archives_give_the_same(tmp_path: Path, load, archiv
     assert loose.train_images.dtype == torch.uint8
 
 
-def test_cifar100_planes_and_fine_labels(tmp_path: Path) -> None:
+def test_cifar100_has_colour_planes_and_fine_labels(tmp_path: Path) -> None:
     data = load_cifar100(OPTIONS, unpacked(tmp_path, CIFAR100, cifar100_files()))
     row = np.frombuffer(cifar100_files()["train.bin"], np.uint8).reshape(-1, 3074)[7]
     assert int(data.train_labels[7]) == row[1] == 7
@@ -120,7 +122,7 @@ def test_cifar100_planes_and_fine_labels(tmp_path: Path) -> None:
             assert int(data.train_images[7, colour, y, x]) == row[2 + 1024 * colour + 32 * y + x]
 
 
-def test_tiny_imagenet_sorts_its_classes_and_takes_grey(tmp_path: Path) -> None:
+def test_tiny_imagenet_sorts_its_classes_and_reads_grey_images(tmp_path: Path) -> None:
     data = load_tiny_imagenet(OPTIONS, unpacked(tmp_path, TINY_IMAGENET, tiny_files()))
     assert data.class_names == ("n01", "n02", "n03")
     reds = {int(label): int(image[0, 32, 32]) for image, label in zip(data.test_images, data.test_labels, strict=True)}
@@ -155,7 +157,7 @@ def test_a_crash_while_decoding_leaves_no_cache(tmp_path: Path, data_folder: Pat
 
 
 @pytest.mark.parametrize("spoilt", ["about.json", "train_images.npy"])
-def test_a_damaged_cache_is_decoded_anew(tmp_path: Path, data_folder: Path, spoilt: str) -> None:
+def test_a_damaged_cache_is_recreated(tmp_path: Path, data_folder: Path, spoilt: str) -> None:
     root = unpacked(tmp_path, CIFAR100, cifar100_files())
     whole = load_cifar100(OPTIONS, root).train_images.clone()
     (found,) = data_folder.glob(f"arrays/cifar100-*/{spoilt}")
@@ -164,7 +166,7 @@ def test_a_damaged_cache_is_decoded_anew(tmp_path: Path, data_folder: Path, spoi
     assert len(list((data_folder / "arrays").iterdir())) == 1
 
 
-def test_what_another_process_decoded_meanwhile_stays(data_folder: Path) -> None:
+def test_a_cache_written_by_another_process_is_kept(data_folder: Path) -> None:
     arrays = {f"{split}_{what}": np.arange(4) for split in ("train", "test") for what in ("images", "labels")}
     written = []
 
@@ -230,7 +232,7 @@ def spoil(files: dict[str, bytes], name: str, data: bytes | None) -> dict[str, b
         ),
     ],
 )
-def test_what_is_wrong_in_an_archive_is_named(tmp_path: Path, load, archive, files, message: str) -> None:
+def test_an_invalid_archive_member_is_named(tmp_path: Path, load, archive, files, message: str) -> None:
     with pytest.raises(UserError, match=message):
         load(OPTIONS, unpacked(tmp_path, archive, files()))
 

@@ -28,7 +28,7 @@ def small(names: tuple[str, ...] = ("red fox", "owl", "hen", "cow"), channels: i
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_every_image_is_in_its_place_and_comes_back_whole(tmp_path: Path, channels: int) -> None:
+def test_every_image_is_exported_unchanged_to_its_folder(tmp_path: Path, channels: int) -> None:
     stream = small(channels=channels)
     out = tmp_path / "photos"
     counted = []
@@ -45,7 +45,7 @@ def test_every_image_is_in_its_place_and_comes_back_whole(tmp_path: Path, channe
                 assert sorted(int(array.flat[0]) for array in arrays) == list(range(first, first + per_class))
 
 
-def test_fewer_test_images_where_asked(tmp_path: Path) -> None:
+def test_the_number_of_test_images_can_be_limited(tmp_path: Path) -> None:
     stream = small()
     assert export_stream(stream, tmp_path / "x", test_per_class=2) == count_images(stream, 2) == 4 * (7 + 2)
     assert len(list((tmp_path / "x/test/task-2/cow").iterdir())) == 2
@@ -91,7 +91,7 @@ def test_the_command_writes_the_bundled_digits(tmp_path: Path) -> None:
     assert recollect(*words).returncode == 2
 
 
-def test_a_folder_of_somebody_else_beside_it_stays(tmp_path: Path) -> None:
+def test_an_unrelated_folder_with_a_similar_name_is_kept(tmp_path: Path) -> None:
     (tmp_path / "x.unfinished").mkdir()
     (tmp_path / "x.unfinished" / "thesis.txt").write_text("x")
     export_stream(small(), tmp_path / "x")

@@ -101,7 +101,7 @@ def test_statistics_come_from_the_first_task() -> None:
     assert stream.pixels.std == pytest.approx(images.std((0, 2, 3), correction=0).tolist())
 
 
-def test_tensors_are_checked() -> None:
+def test_invalid_tensors_are_refused() -> None:
     images, labels = torch.zeros(4, 3, 16, 16, dtype=torch.uint8), torch.arange(4)
     with pytest.raises(UserError, match="must be uint8"):
         stream_from_tensors(images.float(), labels, images, labels, tasks=2)
@@ -115,7 +115,7 @@ def test_tensors_are_checked() -> None:
         stream_from_tensors(images[:2], torch.tensor([0, 2]), images, labels, tasks=1)
 
 
-def test_plain_is_normalised_and_nothing_else() -> None:
+def test_plain_images_are_normalised_and_not_augmented() -> None:
     pixels = Pixels((0.5, 0.25, 0.0), (0.5, 0.25, 1.0))
     images = torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
     found = pixels.normalise(images)
@@ -180,11 +180,15 @@ def test_a_stream_has_options_of_its_own() -> None:
         open_stream("images", StreamOptions(), 0, Path("."))
 
 
-def test_train_and_test_folders_are_kept_apart(tmp_path: Path) -> None:
-    folder(tmp_path / "train")
-    folder(tmp_path / "test")
+def test_train_and_test_folders_are_not_mixed(tmp_path: Path) -> None:
+    for part, red in (("train", 50), ("test", 200)):
+        for name, num in (("cat", 3), ("dog", 4)):
+            for i in range(num):
+                picture(tmp_path / part / name / f"{i}.png", (red, 10 * i, 0))
     stream = open_stream("images", ImageOptions(tasks=1, image_size=16, validation=0.0), 0, tmp_path)
-    assert (len(stream.tasks[0].train), len(stream.tasks[0].test)) == (15, 15)
+    for split, red in ((stream.tasks[0].train, 50), (stream.tasks[0].test, 200)):
+        images, _ = split.take(torch.arange(len(split)))
+        assert images[:, 0, 8, 8].tolist() == [red] * 7
 
 
 @pytest.mark.parametrize(
@@ -199,7 +203,7 @@ def test_train_and_test_folders_are_kept_apart(tmp_path: Path) -> None:
         (lambda root: (root / "train" / "fish").mkdir(parents=True), "has a folder train/ but no test/"),
     ],
 )
-def test_what_is_wrong_in_a_folder_is_named(tmp_path: Path, spoil, message: str) -> None:
+def test_an_invalid_image_folder_is_named(tmp_path: Path, spoil, message: str) -> None:
     root = folder(tmp_path / "photos")
     spoil(root)
     with pytest.raises(UserError, match=message):
@@ -221,7 +225,7 @@ def test_real_streams_default_to_the_papers_tasks() -> None:
     assert found["split-tinyimagenet"] == 10
 
 
-def test_sixteen_bit_images_keep_their_greys(tmp_path: Path) -> None:
+def test_sixteen_bit_images_keep_their_grey_values(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for i in range(5):
         Image.fromarray(torch.full((20, 20), 257 * (100 + i), dtype=torch.uint16).numpy()).save(
@@ -232,7 +236,7 @@ def test_sixteen_bit_images_keep_their_greys(tmp_path: Path) -> None:
     assert set(images.unique().tolist()) <= {100, 101, 102, 103, 104}
 
 
-def test_the_digest_is_of_the_content_not_of_the_place(tmp_path: Path) -> None:
+def test_the_digest_depends_on_the_content_and_not_on_the_folder(tmp_path: Path) -> None:
     a, b = folder(tmp_path / "a"), folder(tmp_path / "b")
     digests = [open_stream("images", ImageOptions(tasks=1), 0, root).digest for root in (a, b)]
     assert digests[0] == digests[1] != ""

@@ -144,7 +144,7 @@ def test_a_run_on_other_images_does_not_count_as_done(tmp_path: Path) -> None:
 
 
 def test_a_second_sweep_of_a_folder_is_refused(preset: Path, tmp_path: Path) -> None:
-    with lock_folder(tmp_path), pytest.raises(LockedError):
+    with lock_folder(tmp_path), pytest.raises(LockedError, match="is working on"):
         sweep(plan(jobs_of(preset), tmp_path, device="cpu"), tmp_path, engine=in_process, **RUN_OPTIONS)
 
 

@@ -84,7 +84,7 @@ def test_a_wrong_preset_is_refused_with_the_reason(text: str, message: str, tmp_
         load_preset(str(path)).jobs()
 
 
-def test_a_preset_that_is_like_itself_is_refused(tmp_path: Path) -> None:
+def test_a_preset_that_inherits_from_itself_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "circle.toml"
     path.write_text(f'like = "{path}"')
     with pytest.raises(UserError, match="in a circle"):

@@ -67,14 +67,14 @@ def test_any_setting_may_be_chosen_and_is_named_with_its_section(name: str, valu
         ("backbone", ["convnet", "resnet18"]),
     ],
 )
-def test_what_is_validated_on_is_not_chosen_but_named(name: str, values: list[Any]) -> None:
+def test_settings_that_change_the_task_or_backbone_are_compared_separately(name: str, values: list[Any]) -> None:
     settings = [{name: value} for value in values]
     choices = best_settings([result_of("er", 0, 50.0, **options) for options in settings])
     assert [choice.conditions for choice in choices] == settings
     assert [choice.num_tried for choice in choices] == [1, 1]
 
 
-def test_other_data_precision_and_heads_are_not_chosen_but_named() -> None:
+def test_other_data_precision_and_heads_are_compared_separately() -> None:
     one = result_of("er", 0, 50.0)
     for key in ("precision", "fixed_heads"):
         other = one | {"config": one["config"] | {key: "other"}}
@@ -86,7 +86,7 @@ def test_other_data_precision_and_heads_are_not_chosen_but_named() -> None:
     assert choices[1].conditions == {"data": "e", "stream.crop_padding": 3}
 
 
-def test_without_a_digest_no_option_of_the_stream_is_chosen() -> None:
+def test_without_a_digest_options_of_the_stream_are_compared_separately() -> None:
     choices = best_settings([result_of("er", 0, 50.0, data=None, **{"stream.crop_padding": n}) for n in (0, 1)])
     assert [choice.conditions for choice in choices] == [{"stream.crop_padding": n} for n in (0, 1)]
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 Flag = Annotated[bool, Parameter(negative=())]
 Paths = Annotated[list[Path], Parameter(negative=())]
 Texts = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
+Precision = Literal["auto", "fp32", "bf16"]
+# Options that several commands share come with their help, so their docstrings leave them out.
+ModelFolder = Annotated[Path, Parameter(help="The model folder.")]
+Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, mps.")]
+Threads = Annotated[int, Parameter(help="CPU threads; 0 leaves the choice to torch.")]
+CheckpointSeconds = Annotated[
+    float, Parameter(help="Seconds between checkpoints within a phase; each phase and each task ends with one.")
+]
 
 app = App(
     name="recollect",

@@ -25,6 +25,8 @@ from recollect.runs.settings import check, options_of
 from recollect.testing.harness import (
     SMALL,
     Own,
+    StopAt,
+    StopError,
     assert_same,
     begin_first_task,
     build,
@@ -183,19 +185,6 @@ def same_seed_gives_same_bits(row: Method) -> None:
 
 def resumes_mid_phase_to_the_same_bits(row: Method) -> None:
     """A run that is stopped and resumed from its checkpoint, at three moments, ends with the same bits."""
-
-    class StopError(Exception):
-        pass
-
-    class Stop(Observer):
-        def __init__(self, after: float) -> None:
-            self.left = after
-
-        def advance(self, num_images: int) -> None:
-            self.left -= num_images
-            if self.left < 0:
-                raise StopError
-
     stream = make_stream((2, 1, 2))
     whole = build(row, stream)
     record = teach(whole, stream).record
@@ -203,7 +192,7 @@ def resumes_mid_phase_to_the_same_bits(row: Method) -> None:
         with tempfile.TemporaryDirectory() as folder:
             options = {"checkpoints": Path(folder), "checkpoint_seconds": 0.0}
             with contextlib.suppress(StopError):
-                teach(build(row, stream), stream, observer=Stop(share * record.num_images), **options)
+                teach(build(row, stream), stream, observer=StopAt(share * record.num_images), **options)
             learner = build(row, stream)
             again = teach(learner, stream, **options).record
         assert again.matrices == record.matrices, f"accuracies differ after a stop at {share:.0%} of the run"

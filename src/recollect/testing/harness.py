@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.core.frozen import Averaged, Frozen
-from recollect.engine import Engine, Runtime, Training
+from recollect.engine import Engine, Observer, Runtime, Training
 from recollect.methods import Learner, Method, Schedule, build_learner
 from recollect.nets.convnet import ConvNet
 from recollect.rng import Key
@@ -70,6 +70,22 @@ def teach(learner: Learner[Any], stream: Stream, **options: Any) -> Engine:
     engine = Engine(learner, stream, training, Runtime.choose(), 1, **options)
     engine.run()
     return engine
+
+
+class StopError(Exception):
+    """Raised by `StopAt`."""
+
+
+class StopAt(Observer):
+    """Stops a run after a number of images, which may be in the middle of a phase."""
+
+    def __init__(self, num_images: float) -> None:
+        self.left = num_images
+
+    def advance(self, num_images: int) -> None:
+        self.left -= num_images
+        if self.left < 0:
+            raise StopError
 
 
 def begin_first_task(row: Method, stream: Stream) -> Learner[Any]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from recollect.cli.base import Flag, Paths, Texts, app
+from recollect.cli.base import Device, Flag, ModelFolder, Paths, Precision, Texts, Threads, app
 
 
 @app.command
 def learn(
-    model: Path,
+    model: ModelFolder,
     images: Path,
     *,
     task: str,
@@ -25,9 +25,9 @@ def learn(
     seed: int | None = None,
     set: Texts = None,
     mirror: Annotated[bool | None, Parameter(negative="--no-mirror")] = None,
-    precision: Literal["auto", "fp32", "bf16"] = "auto",
-    device: str = "auto",
-    threads: int = 0,
+    precision: Precision = "auto",
+    device: Device = "auto",
+    threads: Threads = 0,
     checkpoint_every: float = 60.0,
 ) -> None:
     """Train a model on one more task, from a folder with one sub-folder of images per class; creates it if needed.
@@ -37,8 +37,6 @@ def learn(
 
     Parameters
     ----------
-    model
-        The model folder.
     images
         The folder of images: photos/2026-05/cat/*.jpg and so on, of any size.
     task
@@ -63,10 +61,6 @@ def learn(
         For a new model: whether to augment by random horizontal flips; default yes.
     precision
         For a new model: as for `recollect run`.
-    device
-        auto, cpu, cuda, cuda:1, mps.
-    threads
-        CPU threads; 0 leaves the choice to torch.
     checkpoint_every
         Seconds between checkpoints.
     """
@@ -112,21 +106,19 @@ def learn(
 
 @app.command
 def predict(
-    model: Path,
+    model: ModelFolder,
     images: Paths,
     *,
     task: str | None = None,
     top: int = 1,
     min_probability: float = 0.0,
     json: Flag = False,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Classify images: class, probability, and the task in which the class was learned.
 
     Parameters
     ----------
-    model
-        The model folder.
     images
         Image files, or folders of them.
     task
@@ -137,8 +129,6 @@ def predict(
         Predict `unknown` if the probability of the predicted class is below this.
     json
         Print a list of {"path", "class", "probability", "task", "top"}, with "error" for an image that cannot be read.
-    device
-        auto, cpu, cuda, cuda:1, mps.
     """
     from recollect.cli.console import print_json, stdout
     from recollect.cli.rendering.model import print_predictions
@@ -158,19 +148,15 @@ def predict(
 
 
 @app.command
-def inspect(model: Path, *, images: Path | None = None, json: Flag = False, device: str = "auto") -> None:
+def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = False, device: Device = "auto") -> None:
     """Show the tasks of a model with their classes, accuracy and drift, and the versions of the model.
 
     Parameters
     ----------
-    model
-        The model folder.
     images
         A folder of unlabelled images to compare with the images of the last task.
     json
         Print everything as JSON.
-    device
-        auto, cpu, cuda, cuda:1, mps.
     """
     from recollect.audit import take_inventory
     from recollect.cli.console import print_json, stdout
@@ -199,20 +185,18 @@ def inspect(model: Path, *, images: Path | None = None, json: Flag = False, devi
 
 @app.command
 def check(
-    model: Path,
+    model: ModelFolder,
     images: Path,
     *,
     max_forgetting: float | None = None,
     min_accuracy: float | None = None,
     json: Flag = False,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Evaluate a model on test images in task/class/; exit code 1 if --max-forgetting or --min-accuracy is violated.
 
     Parameters
     ----------
-    model
-        The model folder.
     images
         Test images: photos-test/may/cat/*.jpg and so on.
     max_forgetting
@@ -222,8 +206,6 @@ def check(
         Fail (exit code 1) if a task's accuracy over all classes is below this percentage.
     json
         Print everything as JSON.
-    device
-        auto, cpu, cuda, cuda:1, mps.
     """
     from recollect.cli.console import print_json, stdout
     from recollect.cli.rendering.model import print_check
@@ -238,13 +220,11 @@ def check(
 
 
 @app.command
-def export(model: Path, file: Path) -> None:
+def export(model: ModelFolder, file: Path) -> None:
     """Write a model as one ONNX file, from pixels to probabilities. Requires recollect-rfe[onnx].
 
     Parameters
     ----------
-    model
-        The model folder.
     file
         The file to write, such as model.onnx.
     """
@@ -259,13 +239,11 @@ def export(model: Path, file: Path) -> None:
 
 
 @app.command
-def rollback(model: Path, *, to: str) -> None:
+def rollback(model: ModelFolder, *, to: str) -> None:
     """Make an earlier version of a model current.
 
     Parameters
     ----------
-    model
-        The model folder.
     to
         The last task to keep, or the name of a version; `recollect inspect` lists them.
     """

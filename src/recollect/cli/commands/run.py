@@ -6,9 +6,9 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from recollect.cli.base import Flag, Texts, app
+from recollect.cli.base import CheckpointSeconds, Device, Flag, Precision, Texts, Threads, app
 from recollect.distributed.launch import read_launch
 from recollect.escaping import escape
 
@@ -30,10 +30,10 @@ def run(
     train_per_class: int | None = None,
     fixed_heads: Flag = False,
     measure_drift: Flag = False,
-    precision: Literal["auto", "fp32", "bf16"] = "auto",
-    device: str = "auto",
-    threads: int = 0,
-    checkpoint_every: float = 300.0,
+    precision: Precision = "auto",
+    device: Device = "auto",
+    threads: Threads = 0,
+    checkpoint_every: CheckpointSeconds = 300.0,
     live: Texts = None,
     force: Flag = False,
 ) -> None:
@@ -70,12 +70,6 @@ def run(
         Also measure the RMSE of drifted and rectified features after each task.
     precision
         fp32, bf16 mixed precision, or auto: bf16 on devices that support it natively, otherwise fp32.
-    device
-        auto, cpu, cuda, cuda:1, mps.
-    threads
-        CPU threads; 0 leaves the choice to torch.
-    checkpoint_every
-        Seconds between checkpoints within a phase; each phase and each task ends with one.
     live
         Also log losses and accuracies to tensorboard, mlflow or both; requires the extra of that name.
     force
@@ -99,9 +93,9 @@ def resume(
     folder: Path,
     *,
     data_root: Path | None = None,
-    device: str = "auto",
-    threads: int = 0,
-    checkpoint_every: float = 300.0,
+    device: Device = "auto",
+    threads: Threads = 0,
+    checkpoint_every: CheckpointSeconds = 300.0,
 ) -> None:
     """Resume the run in a folder from its last checkpoint, with bit-identical results, or show a finished run.
 
@@ -111,12 +105,6 @@ def resume(
         The run folder.
     data_root
         Folder with the data, if it has moved since the run was last started.
-    device
-        auto, cpu, cuda, cuda:1, mps.
-    threads
-        CPU threads; 0 leaves the choice to torch.
-    checkpoint_every
-        Seconds between checkpoints within a phase; each phase and each task ends with one.
     """
     from recollect.runs import load_run
 
@@ -165,7 +153,7 @@ def list_(*, stream: str | None = None, method: str | None = None, backbone: str
 
 
 @app.command
-def demo(*, seeds: int = 1, out: Path = Path("runs/demo"), threads: int = 0) -> None:
+def demo(*, seeds: int = 1, out: Path = Path("runs/demo"), threads: Threads = 0) -> None:
     """Compare finetune, er, fsa, rfe-plus and joint on split-digits; about a minute per seed.
 
     Parameters
@@ -174,8 +162,6 @@ def demo(*, seeds: int = 1, out: Path = Path("runs/demo"), threads: int = 0) -> 
         Number of seeds; they count from 0.
     out
         Folder for the runs and the picture; finished runs in it are shown, not repeated.
-    threads
-        CPU threads; 0 leaves the choice to torch.
     """
     # Read when torch is loaded: idle threads sleep instead of spinning, so that other programs are slowed less.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from recollect.cli.base import Flag, Paths, Texts, app
+from recollect.cli.base import CheckpointSeconds, Device, Flag, Paths, Precision, Texts, Threads, app
 
 
 @app.command
@@ -22,15 +22,15 @@ def sweep(
     set: Texts = None,
     also: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())] = None,
     data_root: Path | None = None,
-    precision: Literal["auto", "fp32", "bf16"] = "auto",
-    device: str = "auto",
+    precision: Precision = "auto",
+    device: Device = "auto",
     threads: int = 0,
     workers: int = 1,
     engine: Literal["local", "ray"] = "local",
     address: str | None = None,
     cpus_per_run: float = 1.0,
     gpus_per_run: float = 0.0,
-    checkpoint_every: float = 300.0,
+    checkpoint_every: CheckpointSeconds = 300.0,
     dry_run: Flag = False,
     show: Flag = False,
 ) -> None:
@@ -53,8 +53,6 @@ def sweep(
         Folder with the data, as for `recollect run`.
     precision
         As for `recollect run`.
-    device
-        auto, cpu, cuda, cuda:1, mps.
     threads
         CPU threads per run; 0 leaves the choice to torch.
     workers
@@ -67,8 +65,6 @@ def sweep(
         CPUs that Ray reserves per run.
     gpus_per_run
         GPUs that Ray reserves per run.
-    checkpoint_every
-        Seconds between checkpoints within a phase.
     dry_run
         Only list the runs, with estimated minutes and gigabytes.
     show
@@ -106,9 +102,9 @@ def tune(
     out: Path,
     trials: int,
     data_root: Path | None = None,
-    precision: Literal["auto", "fp32", "bf16"] = "auto",
-    device: str = "auto",
-    threads: int = 0,
+    precision: Precision = "auto",
+    device: Device = "auto",
+    threads: Threads = 0,
 ) -> None:
     """Search settings with Optuna by validation accuracy; the same command resumes. Requires recollect-rfe[optuna].
 
@@ -124,10 +120,6 @@ def tune(
         Folder with the data, as for `recollect run`.
     precision
         As for `recollect run`.
-    device
-        auto, cpu, cuda, cuda:1, mps.
-    threads
-        CPU threads; 0 leaves the choice to torch.
     """
     from recollect.cli.console import stdout
     from recollect.escaping import escape

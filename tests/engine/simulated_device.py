@@ -1,4 +1,4 @@
-"""A pretend accelerator: what it computes is computed on the CPU, but it refuses what real accelerators refuse.
+"""A simulated accelerator: what it computes is computed on the CPU, but it refuses what real accelerators refuse.
 
 It is a device of torch's own kind (PrivateUse1), not a subclass of Tensor, so torch itself refuses `numpy()` and many
 mixtures of devices. Each of its storages has an address that nobody can read and an ordinary storage beside it, where
@@ -23,17 +23,17 @@ import torch
 from torch import Tensor
 from torch.utils import backend_registration
 
-NAME = "pretend"
+NAME = "simulated"
 UNREADABLE = 1 << 62  # added to addresses: reading there ends the process
 CPU = torch.device("cpu")
 ON_CPU_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
 @cache
-def pretend_device() -> torch.device:
+def simulated_device() -> torch.device:
     """The device, registered with torch at the first call; for the life of the process.
 
-    It has no index, as a user's `cuda` has none, though its tensors say `pretend:0`.
+    It has no index, as a user's `cuda` has none, though its tensors say `simulated:0`.
     """
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
     fallback = torch.library.Library("_", "IMPL")
@@ -58,7 +58,7 @@ def is_supported() -> bool:
 
 
 class _Module:
-    """What torch asks of a device; it is found as `torch.pretend`."""
+    """What torch asks of a device; it is found as `torch.simulated`."""
 
     def is_available(self) -> bool:
         return True
@@ -121,7 +121,7 @@ def _view(base: Tensor, host: Tensor) -> Tensor:
     """A tensor of the device in the storage of another."""
     where = host.shape, host.stride(), host.storage_offset()
     if host.dtype != base.dtype:
-        raise NotImplementedError(f"views of {base.dtype} as {host.dtype} are not pretended")
+        raise NotImplementedError(f"views of {base.dtype} as {host.dtype} are not simulated")
     return torch.ops.aten.as_strided.default.redispatch(ON_CPU_KERNEL, base, *where)  # the CPU's reads no numbers
 
 
