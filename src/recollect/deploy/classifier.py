@@ -28,7 +28,7 @@ from recollect.deploy.data import Labelled, read_images, read_labelled
 from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.names import check_class_name, check_task_name
 from recollect.deploy.reader import Reader, check_backbone
-from recollect.deploy.stages import choose_stages, learn_in_stages
+from recollect.deploy.stages import choose_stages, complete_settings, learn_in_stages
 from recollect.deploy.store import ModelStore
 from recollect.device import to_host
 from recollect.engine import Observer, Runtime
@@ -46,10 +46,10 @@ class ContinualClassifier:
 
     def __init__(
         self,
-        backbone: str | nn.Module = "resnet18",
+        backbone: str | nn.Module = "efficientnet-lite0",
         *,
-        image_size: int = 64,
-        epochs: int = 20,
+        image_size: int = 0,
+        epochs: int = 0,
         learning_rate: float = 5e-4,
         batch_size: int = 32,
         patience: int = 6,
@@ -139,6 +139,8 @@ class ContinualClassifier:
         With `work`, a folder for checkpoints, the same call resumes an interrupted one. `ModelStore.learn` learns in a
         model folder, with its lock and checkpoints.
         """
+        if self._model is None:
+            self._settings = complete_settings(self._settings, data, self._module)
         labelled = data if isinstance(data, Labelled) else read_labelled(data, self._settings.image_size)
         runtime = Runtime.choose(self._device, self._settings.precision)
         stages = choose_stages(self._settings, adapt, self._module, is_first=self._model is None)

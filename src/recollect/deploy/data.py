@@ -18,8 +18,9 @@ from torch import Tensor
 from recollect.deploy.names import check_class_name
 from recollect.device import to_host
 from recollect.errors import UserError
-from recollect.streams.images import class_pictures, decode_image, upright
+from recollect.streams.images import class_pictures, decode_image, read_size, upright
 
+NUM_SAMPLED = 30  # image files whose size is looked at
 MAX_LISTED = 20  # unreadable files in one message
 Progress = Callable[[Iterable[Path], int], Iterable[Path]]
 """Wraps an iteration over files, given how many there are, to show its progress."""
@@ -63,6 +64,21 @@ def read_labelled(data: Any, size: int, progress: Progress = no_progress) -> Lab
         resized.append(_resize(image, size))
         names.append(check_class_name(label))
     return _join(resized, names)
+
+
+def typical_size(data: Any) -> int:
+    """The median length of the shorter side of some of the images, in pixels; 0 where they do not tell it."""
+    if isinstance(data, Labelled):
+        return int(data.images.shape[-1])
+    if isinstance(data, str | Path):
+        files = [path for paths in class_pictures(Path(data)).values() for path in paths]
+        sides = [min(size) for size in map(read_size, files[:: max(1, len(files) // NUM_SAMPLED)]) if size]
+        return int(np.median(sides)) if sides else 0
+    first = data[0][0] if hasattr(data, "__getitem__") and len(data) else None
+    if isinstance(first, Image.Image):
+        return min(first.size)
+    shape = tuple(getattr(first, "shape", ()))
+    return sorted(shape)[-2] if len(shape) >= 2 else 0
 
 
 def read_images(data: Any, size: int) -> Tensor:

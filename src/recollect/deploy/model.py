@@ -25,10 +25,12 @@ RANGES = {
 class Settings:
     """How a model learns; fixed when the model is created."""
 
-    backbone: str = "resnet18"
+    backbone: str = "efficientnet-lite0"
     backbone_options: dict[str, Any] = field(default_factory=dict)
-    image_size: int = 64
-    epochs: int = 20
+    image_size: int = 0
+    """Pixels along a side; 0 until the first images are seen, by which it is chosen."""
+    epochs: int = 0
+    """Of each phase of training, at most; 0 until the model is created: fewer with pretrained weights."""
     learning_rate: float = 5e-4
     batch_size: int = 32
     patience: int = 6
@@ -44,7 +46,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():
             value = getattr(self, name)
-            if type(value) is not int or not least <= value <= most:
+            is_open = value == 0 and name in ("image_size", "epochs")
+            if type(value) is not int or not (least <= value <= most or is_open):
                 raise UserError(f"{name} is an integer from {least} to {most}, got {value!r}")
         if type(self.seed) is not int or type(self.flip) is not bool:
             raise UserError(f"seed is an integer and flip true or false, got {self.seed!r} and {self.flip!r}")

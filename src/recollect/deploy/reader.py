@@ -29,6 +29,8 @@ from recollect.streams import Pixels, TaskInfo, split_rows
 BATCH_SIZE = 64
 PRETRAINED_RATE = 0.2
 """A pretrained network is trained at this share of the learning rate."""
+PRETRAINED_ALPHA = 4.0
+"""A pretrained network is held to its old features this many times as strongly."""
 OLD_PREFIX, NEW_PREFIX = "means.", "identity.rule."  # of the class means, in models of earlier versions and today
 
 
@@ -51,6 +53,8 @@ def new_learner(
         config = replace(config, gentle="never")
     is_gentle = config.gentle == "pretrained" and getattr(backbone, "normalisation", None) is not None
     rate = settings.learning_rate * (PRETRAINED_RATE if is_gentle else 1.0)
+    if is_gentle and settings.identity != "auto":
+        config = replace(config, alpha=PRETRAINED_ALPHA * settings.alpha)
     return build_learner(RFELearner, config, backbone, shape, Schedule(settings.epochs, rate, patience), key)
 
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from recollect.deploy.data import Labelled
+from recollect.deploy.data import Labelled, typical_size
 from recollect.deploy.learning import learn_task
 from recollect.deploy.model import Accuracies, Model, Settings
 from recollect.deploy.reader import is_pretrained
 from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
+
+IMAGE_SIZE, PRETRAINED_IMAGE_SIZE, PHOTO_SIZE = 64, 128, 224
+"""From random weights, with pretrained ones, and with those for images of so many pixels (docs/backbones.md)."""
+EPOCHS, PRETRAINED_EPOCHS = 20, 6
 
 
 class Learned(NamedTuple):
@@ -33,6 +37,17 @@ class Stages(NamedTuple):
 
     frozen: bool
     adapted: bool
+
+
+def complete_settings(settings: Settings, data: Any, backbone: nn.Module | None = None) -> Settings:
+    """Settings of a new model, with what was left open chosen by its backbone and its first images."""
+    pretrained = is_pretrained(settings, backbone)
+    size, epochs = settings.image_size, settings.epochs
+    if not size:
+        size = IMAGE_SIZE
+        if pretrained:
+            size = PHOTO_SIZE if typical_size(data) >= PHOTO_SIZE else PRETRAINED_IMAGE_SIZE
+    return replace(settings, image_size=size, epochs=epochs or (PRETRAINED_EPOCHS if pretrained else EPOCHS))
 
 
 def choose_stages(

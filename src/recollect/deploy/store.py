@@ -29,7 +29,7 @@ from recollect.deploy.history import (
 from recollect.deploy.learning import already_learned, identify_learn
 from recollect.deploy.model import Accuracies, Model, Settings
 from recollect.deploy.names import check_task_name, normalise
-from recollect.deploy.stages import choose_stages, learn_in_stages
+from recollect.deploy.stages import choose_stages, complete_settings, learn_in_stages
 from recollect.deploy.versions import (
     FormatError,
     list_versions,
@@ -151,6 +151,8 @@ class ModelStore:
                 settings = model.settings
             elif settings is None:
                 settings = Settings(precision=Runtime.choose(device, "auto").precision)
+            if model is None:
+                settings = complete_settings(settings, images, backbone)
             data = images if isinstance(images, Labelled) else read_labelled(images, settings.image_size, progress)
             before = self._model_before() if is_saved else model
             stages = choose_stages(settings, adapt, backbone, is_first=before is None)

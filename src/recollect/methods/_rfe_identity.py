@@ -20,6 +20,10 @@ Evidence = Callable[[Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor
 """From images, today's features, estimates in each task's space and logits of each head to scores of all classes."""
 
 
+class Anchor(Frozen):
+    """The network after the first task, which is read at inference too; other frozen copies are teachers alone."""
+
+
 class TaskIdentity(nn.Module):
     """The rule, the network after the first task (`anchored`), and the network before the current one."""
 
@@ -33,7 +37,7 @@ class TaskIdentity(nn.Module):
             shrinkage=config.shrinkage,
             head_weight=config.head_weight,
         )
-        self.first: Frozen | None = None
+        self.first: Anchor | None = None
         self.before = nn.ModuleDict()
         self.is_frozen = True
 
@@ -42,7 +46,7 @@ class TaskIdentity(nn.Module):
         self.before.clear()
         if task.index and moves:
             if self.is_anchored and self.first is None:
-                self.first = Frozen(backbone)
+                self.first = Anchor(backbone)
             if self.rule.follows_drift:
                 self.before.update({"backbone": Frozen(backbone), "chain": Frozen(chain)})
         self.is_frozen = self.is_frozen and not moves

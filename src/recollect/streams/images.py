@@ -71,6 +71,18 @@ def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.nda
     return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
 
 
+def read_size(path: Path) -> tuple[int, int] | None:
+    """Width and height of a picture file, by its header alone; None if that cannot be read."""
+    try:
+        with (
+            warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
+            Image.open(path, formats=_formats()) as opened,
+        ):
+            return opened.size
+    except Exception:  # a damaged file makes Pillow raise almost anything; decoding it will say what is wrong
+        return None
+
+
 def _formats() -> list[str]:
     """Those of the allowed formats that this Pillow reads."""
     Image.init()

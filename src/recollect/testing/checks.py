@@ -258,7 +258,7 @@ def counts_its_parameters(row: Method) -> None:
     counts = learner.parameter_counts()
     held = num_parameters(learner) + sum(b.numel() for b in learner.buffers() if b.is_floating_point())
     assert 0 < counts.inference <= counts.training <= held, f"{counts} with {held} parameters held"
-    teachers = num_parameters(*(module for module in learner.modules() if isinstance(module, (Averaged, Frozen))))
+    teachers = num_parameters(*(module for module in learner.modules() if type(module) in (Averaged, Frozen)))
     least = counts.inference + teachers
     assert counts.training >= least, f"{counts}, but with its frozen and averaged networks it holds {least}"
 

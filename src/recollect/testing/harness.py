@@ -16,7 +16,14 @@ from recollect.nets.convnet import ConvNet
 from recollect.rng import Key
 from recollect.streams import Stream, stream_from_tensors
 
-SMALL = {"memory": 6, "auxiliary_dim": 8, "projection_dim": 4, "attention_dim": 4, "fisher_samples": 5}
+SMALL = {
+    "memory": 6,
+    "auxiliary_dim": 8,
+    "projection_dim": 4,
+    "random_dim": 40,
+    "attention_dim": 4,
+    "fisher_samples": 5,
+}
 EPOCHS = 2
 
 

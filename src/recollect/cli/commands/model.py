@@ -48,11 +48,14 @@ def learn(
     force
         Keep the adapted model even if validation images say that it is worse.
     backbone
-        For a new model: its backbone; `recollect list` shows all; default resnet18.
+        For a new model: its backbone; `recollect list` shows all; default efficientnet-lite0, with
+        pretrained weights.
     image_size
-        For a new model: the centre square of each image is resized to this many pixels; default 64.
+        For a new model: the centre square of each image is resized to this many pixels; by default 224 for photos and
+        128 for smaller images, or 64 without pretrained weights.
     epochs
-        For a new model: maximum number of epochs per phase; early stopping may end it sooner; default 20.
+        For a new model: maximum number of epochs per phase; early stopping may end it sooner; default 6, or 20
+        without pretrained weights.
     seed
         For a new model: the random seed.
     set
