@@ -17,8 +17,8 @@ def offer(memory: Memory, values: torch.Tensor, rng: torch.Generator, task: int 
 
 
 def test_the_reservoir_is_uniform() -> None:
-    """300 samples in batches of 7 offered to 30 slots, 2,000 times: each is held with probability 0.1."""
-    trials, num, capacity = 2000, 300, 30
+    """300 samples in batches of 7 offered to 30 slots, 600 times: each is held with probability 0.1."""
+    trials, num, capacity = 600, 300, 30
     held = torch.zeros(num)
     pairs = torch.zeros(2)
     for trial in range(trials):

@@ -104,7 +104,7 @@ def test_an_interrupted_adaptation_leaves_the_frozen_version_and_resumes_to_the_
     whole = learn(tmp_path / "whole", adapt=True, force=True).model
     folder = tmp_path / "cut"
     with pytest.raises(StopError):
-        learn(folder, adapt=True, force=True, observer=StopAt(30), checkpoint_seconds=0.0)
+        learn(folder, adapt=True, force=True, observer=StopAt(40), checkpoint_seconds=0.0)
     store = ModelStore(folder)
     assert not store.load().tasks[-1].adapted
     assert store.has_unfinished_learn()
