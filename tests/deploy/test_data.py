@@ -161,7 +161,7 @@ def test_all_unreadable_images_are_listed_with_a_reason(tmp_path: Path) -> None:
     content = (root / "b" / "0.png").read_bytes()
     (root / "b" / "truncated.png").write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError) as caught:
-        read_labelled(root, 32)
+        read_labelled(root, 32, strict=True)
     lines = str(caught.value).splitlines()
     assert [line.partition("(")[2].partition(")")[0] for line in lines] == [
         "an empty file", "no picture of a known kind", "cut short",
@@ -169,7 +169,38 @@ def test_all_unreadable_images_are_listed_with_a_reason(tmp_path: Path) -> None:
     for number in range(30):
         (root / "a" / f"more{number}.png").write_bytes(b"")
     with pytest.raises(UserError, match="and 13 more"):
+        read_labelled(root, 32, strict=True)
+
+
+def test_files_that_are_no_images_or_damaged_are_skipped_and_named(tmp_path: Path) -> None:
+    root = write_photos(tmp_path / "p")
+    expected = read_labelled(root, 32)
+    (root / "a" / "damaged.png").write_bytes(b"")
+    (root / "a" / "notes.txt").write_text("hello")
+    (root / "stray.jpg").write_bytes(b"")
+    with pytest.warns(UserWarning, match="skipped") as caught:
+        labelled = read_labelled(root, 32)
+    assert labelled.digest == expected.digest
+    texts = [str(warning.message) for warning in caught]
+    assert texts[0] == "skipped 2 files that are not images of a class: stray.jpg, notes.txt"
+    assert "skipped 1 image: " in texts[1]
+    assert "damaged.png is not a readable image (an empty file)" in texts[1]
+    for path in (root / "b").iterdir():
+        path.write_bytes(b"")
+    with pytest.warns(UserWarning, match="skipped"), pytest.raises(UserError, match="no image of the class 'b' can be"):
         read_labelled(root, 32)
+
+
+def test_a_large_jpeg_is_decoded_small_and_nearly_the_same(tmp_path: Path) -> None:
+    across, down = np.meshgrid(np.linspace(0, 255, 1200), np.linspace(0, 255, 900))
+    photo = np.stack([across, np.full_like(across, 90), down], 2).astype(np.uint8)
+    Image.fromarray(photo).save(tmp_path / "x.jpg", quality=95)
+    Image.fromarray(photo).save(tmp_path / "x.png")
+    small, exact = (read_images([tmp_path / name], 64).int() for name in ("x.jpg", "x.png"))
+    assert (small - exact).abs().max() <= 4
+    with Image.open(tmp_path / "x.jpg") as opened:
+        opened.draft("RGB", (128, 128))
+        assert opened.size == (300, 225)
 
 
 def test_any_error_of_pillow_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_a_killed_learn_leaves_the_model_and_resumes_to_the_same_bits(tmp_path: 
         assert recollect(*learn_command(folder, may, "may")).returncode == 0
     before = recollect("predict", model, *sorted((may / "0").iterdir())[:3], "--json").stdout
     (june / "2" / "bad.png").write_bytes(b"no picture")
-    bad = recollect(*learn_command(model, june, "june"))
+    bad = recollect(*learn_command(model, june, "june", "--strict"))
     assert (bad.returncode, "bad.png is not a readable image" in bad.stderr) == (2, True)
     (june / "2" / "bad.png").unlink()
     command = [sys.executable, "-m", "recollect", *learn_command(model, june, "june", "--checkpoint-every", "0")]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,8 @@ from recollect.errors import UserError
 from recollect.streams.images import class_pictures, decode_image, read_size, upright
 
 NUM_SAMPLED = 30  # image files whose size is looked at
-MAX_LISTED = 20  # unreadable files in one message
+CHUNK = 256  # images that threads decode at a time
+MAX_LISTED, MAX_NAMED = 20, 5  # unreadable and other files in one message
 Progress = Callable[[Iterable[Path], int], Iterable[Path]]
 """Wraps an iteration over files, given how many there are, to show its progress."""
 
@@ -52,10 +56,13 @@ class Labelled:
         return {name: counts[label] for label, name in enumerate(self.class_names)}
 
 
-def read_labelled(data: Any, size: int, progress: Progress = no_progress) -> Labelled:
-    """Read a folder with one subfolder per class, a pair of arrays, a Dataset or a DataLoader."""
+def read_labelled(data: Any, size: int, progress: Progress = no_progress, *, strict: bool = False) -> Labelled:
+    """Read a folder with one subfolder per class, a pair of arrays, a Dataset or a DataLoader.
+
+    Files of a folder that are not images, or are damaged, are skipped with a warning; with `strict` they are errors.
+    """
     if isinstance(data, str | Path):
-        return _read_folder(Path(data), size, progress)
+        return _read_folder(Path(data), size, progress, strict)
     if isinstance(data, tuple | list) and len(data) == 2 and not _is_pair(data[0]):
         images, labels = data
         return _join([_resize(image, size) for image in images], [check_class_name(label) for label in labels])
@@ -71,7 +78,7 @@ def typical_size(data: Any) -> int:
     if isinstance(data, Labelled):
         return int(data.images.shape[-1])
     if isinstance(data, str | Path):
-        files = [path for paths in class_pictures(Path(data)).values() for path in paths]
+        files = [path for paths in class_pictures(Path(data), []).values() for path in paths]
         sides = [min(size) for size in map(read_size, files[:: max(1, len(files) // NUM_SAMPLED)]) if size]
         return int(np.median(sides)) if sides else 0
     first = data[0][0] if hasattr(data, "__getitem__") and len(data) else None
@@ -112,20 +119,53 @@ def read_file(path: Path, size: int) -> Tensor:
     return torch.from_numpy(decode_image(content, str(path), size))
 
 
-def _read_folder(folder: Path, size: int, progress: Progress) -> Labelled:
-    folders = class_pictures(folder)
-    files = [(path, name) for name, paths in folders.items() for path in paths]
-    names = [check_class_name(name) for _, name in files]
-    images, errors = [], []
-    for path in progress((path for path, _ in files), len(files)):
+def _read_folder(folder: Path, size: int, progress: Progress, strict: bool) -> Labelled:
+    strays: list[Path] = []
+    classes = class_pictures(folder, None if strict else strays)
+    files = [(path, check_class_name(name)) for name, paths in classes.items() for path in paths]
+    images = torch.empty(len(files), 3, size, size, dtype=torch.uint8)  # one allocation: there may be many
+    errors: dict[int, str] = {}
+
+    def read(row: int) -> Path:
+        path = files[row][0]
         try:
-            images.append(read_file(path, size))
+            images[row] = read_file(path, size)
         except UserError as error:
-            errors.append(str(error))
+            errors[row] = str(error)
+        return path
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without holding the interpreter's lock
+        chunks = (range(start, min(start + CHUNK, len(files))) for start in range(0, len(files), CHUNK))
+        for _ in progress((path for chunk in chunks for path in pool.map(read, chunk)), len(files)):
+            pass
+    if strays:
+        warnings.warn(
+            f"skipped {_count(len(strays), 'file')} that are not images of a class: {_names(strays)}", stacklevel=4
+        )
+    intact = [row for row in range(len(files)) if row not in errors]
+    unreadable = _listing([errors[row] for row in sorted(errors)])
+    if errors and (strict or not intact):
+        raise UserError(unreadable)
     if errors:
-        more = [f"and {len(errors) - MAX_LISTED} more"] * (len(errors) > MAX_LISTED)
-        raise UserError("\n".join([*errors[:MAX_LISTED], *more]))
-    return _join(images, names)
+        warnings.warn(f"skipped {_count(len(errors), 'image')}: {unreadable}", stacklevel=4)
+    lost = sorted({name for _, name in files} - {files[row][1] for row in intact})
+    if lost:
+        raise UserError(f"no image of the class {lost[0]!r} can be read; replace them, or remove the class")
+    return _label(images[intact] if errors else images, [files[row][1] for row in intact])
+
+
+def _listing(messages: Sequence[str]) -> str:
+    more = [f"and {len(messages) - MAX_LISTED} more"] * (len(messages) > MAX_LISTED)
+    return "\n".join([*messages[:MAX_LISTED], *more])
+
+
+def _names(paths: Sequence[Path]) -> str:
+    more = [f"and {len(paths) - MAX_NAMED} more"] * (len(paths) > MAX_NAMED)
+    return ", ".join([*(path.name for path in paths[:MAX_NAMED]), *more])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _iterate_pairs(data: Any) -> Iterator[tuple[Any, Any]]:
@@ -212,6 +252,10 @@ def _to_pillow(image: Any) -> Image.Image:
 def _join(images: Sequence[Tensor], names: Sequence[str]) -> Labelled:
     if not images or len(images) != len(names):
         raise UserError(f"got {len(images)} images and {len(names)} labels; give one label per image, and at least one")
+    return _label(torch.stack(list(images)), names)
+
+
+def _label(images: Tensor, names: Sequence[str]) -> Labelled:
     class_names = tuple(sorted(set(names)))
     indices = {name: label for label, name in enumerate(class_names)}
-    return Labelled(torch.stack(list(images)), torch.tensor([indices[name] for name in names]), class_names)
+    return Labelled(images, torch.tensor([indices[name] for name in names]), class_names)

@@ -24,8 +24,9 @@ from recollect.errors import UserError
 from recollect.storage import write_bytes
 
 PREPROCESSING = (
-    "upright by EXIF orientation (Pillow's ImageOps.exif_transpose); grey of 16 bits divided by 257; what is "
-    "transparent laid over white (Image.alpha_composite); converted to RGB; the middle square cut out and resized "
+    "a JPEG may be decoded at a fraction of its size, at least twice the final one (Image.draft); upright by EXIF "
+    "orientation (Pillow's ImageOps.exif_transpose); grey of 16 bits divided by 257; what is "
+    "transparent laid over white (Image.alpha_composite); converted to RGB; the central square cut out and resized "
     "with bilinear interpolation (ImageOps.fit); as bytes [3, size, size]"
 )
 

@@ -127,6 +127,7 @@ class ModelStore:
         *,
         adapt: bool | None = None,
         force: bool = False,
+        strict: bool = False,
         backbone: nn.Module | None = None,
         device: str = "auto",
         observer: Observer | None = None,
@@ -153,7 +154,9 @@ class ModelStore:
                 settings = Settings(precision=Runtime.choose(device, "auto").precision)
             if model is None:
                 settings = complete_settings(settings, images, backbone)
-            data = images if isinstance(images, Labelled) else read_labelled(images, settings.image_size, progress)
+            data = images
+            if not isinstance(data, Labelled):
+                data = read_labelled(images, settings.image_size, progress, strict=strict)
             before = self._model_before() if is_saved else model
             stages = choose_stages(settings, adapt, backbone, is_first=before is None)
             frozen, adapted = (identify_learn(settings, before, data, task, backbone, adapt=on) for on in (False, True))

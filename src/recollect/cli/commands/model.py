@@ -19,6 +19,7 @@ def learn(
     task: str,
     adapt: Annotated[bool | None, Parameter(negative="--no-adapt")] = None,
     force: Flag = False,
+    strict: Flag = False,
     backbone: str | None = None,
     image_size: int | None = None,
     epochs: int | None = None,
@@ -47,6 +48,8 @@ def learn(
         trained, unless --no-adapt.
     force
         Keep the adapted model even if validation images say that it is worse.
+    strict
+        Refuse a folder with files that are not images or cannot be read; without it they are skipped and listed.
     backbone
         For a new model: its backbone; `recollect list` shows all; default efficientnet-lite0, with
         pretrained weights.
@@ -95,7 +98,7 @@ def learn(
     with LearningProgress(console, task) as progress:
         try:
             result = ModelStore(model).learn(
-                images, task, settings, adapt=adapt, force=force, device=device, observer=progress,
+                images, task, settings, adapt=adapt, force=force, strict=strict, device=device, observer=progress,
                 progress=progress.track_files,
                 before_training=lambda plan: print_estimate(console, plan, device, threads), heed_signals=True,
                 checkpoint_seconds=checkpoint_every,
