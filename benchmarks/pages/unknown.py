@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from pages.experiments import RESULTS, ROOT
 from pages.markdown import details, fill, table
 from recollect.report.collect import Experiment, Result, collect
@@ -10,6 +13,7 @@ from recollect.report.stats import difference, spread
 from recollect.results import find_results
 
 PAGE = ROOT / "docs" / "results-unknown.md"
+ORACLE = RESULTS / "oracle.json"
 PRESETS = {
     "digits": "Digits, five tasks of two classes, from scratch",
     "months": "Digits in months of 6, 1, 1 and 2 classes, from scratch",
@@ -34,7 +38,7 @@ def page() -> str:
             parts.append("\n\n".join([f"## {title}", command, _table(experiment), _verdict(experiment)]))
         runs += [_run(result) for result in results.values()]
     listing = details(f"{len(runs)} runs", table(["command", "commit"], runs, is_text=True))
-    return fill("results-unknown.md", {"tables": "\n\n".join(parts), "runs": listing})
+    return fill("results-unknown.md", {"oracle": _oracle(), "tables": "\n\n".join(parts), "runs": listing})
 
 
 def _table(experiment: Experiment) -> str:
@@ -66,6 +70,20 @@ def _verdict(experiment: Experiment) -> str:
             gap = difference(v, best, evaluation, "average_accuracy")
             sentences.append(f"`{v.label}` minus `{best.label}`, the best rival, with the task {known}: {gap} points.")
     return " ".join(sentences)
+
+
+def _oracle() -> str:
+    """Accuracies of finished runs with the statistics that they stored, and with true ones."""
+    rows: list[dict[str, Any]] = json.loads(ORACLE.read_text(encoding="utf-8"))["rows"] if ORACLE.exists() else []
+    cells = [
+        [
+            f"{row['stream']}, {row['tasks']} tasks", f"`{row['method']}, identity={row['identity']}`", str(row["seed"]),
+            *(f"{row[kind][name]:.1f}" for name in ("til", "task_prediction", "cil") for kind in ("stored", "true")),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    head = ["stream", "method", "seed", "TIL", "TIL, true", "task predicted", "task predicted, true", "CIL", "CIL, true"]
+    return table(head, cells) if cells else "Not measured yet."
 
 
 def _run(result: Result) -> list[str]:

@@ -15,6 +15,7 @@ _HOMES = {
     "RunConfig": "recollect.runs",
     "StoppedError": "recollect.errors",
     "UserError": "recollect.errors",
+    "load_run": "recollect.runs",
     "open_stream": "recollect.streams",
     "resolve": "recollect.runs",
     "run": "recollect.runs",

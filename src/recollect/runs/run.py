@@ -87,7 +87,7 @@ def run(
             elif config.stream != stream.name:
                 raise UserError(f"the config is for the stream {config.stream!r}, the one given is {stream.name!r}")
             learner = create_learner(config, stream, backbone)
-            stream = _as_pretrained(stream, learner)
+            stream = as_pretrained(stream, learner)
             folder.check_data(stream.describe())
             if finished is not None:
                 return finished
@@ -130,7 +130,7 @@ def run(
     return result
 
 
-def load_run(out: Path) -> tuple[RunConfig, Path | None]:
+def read_run(out: Path) -> tuple[RunConfig, Path | None]:
     """The config of the run in a folder, and its data folder when it was last started."""
     if not (out / "config.json").exists():
         raise UserError(f"{out} holds no run; start one with recollect run --out {out}")
@@ -193,7 +193,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
     }
 
 
-def _as_pretrained(stream: Stream, learner: Learner[Any]) -> Stream:
+def as_pretrained(stream: Stream, learner: Learner[Any]) -> Stream:
     """The stream shown with the constants that a pretrained backbone was trained with; else as it is."""
     constants = getattr(learner.network.backbone, "normalisation", None)
     if constants is None or len(constants[0]) != stream.image_shape[0]:

@@ -106,9 +106,9 @@ def resume(
     data_root
         Folder with the data, if it has moved since the run was last started.
     """
-    from recollect.runs import load_run
+    from recollect.runs import read_run
 
-    config, last_data_root = load_run(folder)
+    config, last_data_root = read_run(folder)
     _run_and_print(
         config, folder, data_root=data_root or last_data_root, device=device, threads=threads,
         checkpoint_seconds=checkpoint_every,

@@ -1,0 +1,51 @@
+"""A finished or interrupted run, back in memory.
+
+loaded = load_run("runs/rfe", data_root="data")
+x = loaded.stream.pixels.normalise(loaded.stream.tasks[0].test.take(torch.arange(8))[0])
+today, estimates = loaded.learner.features(x)      # of RFE: now, and in the feature space of each task
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from recollect.engine import checkpoint
+from recollect.errors import UserError
+from recollect.methods import Learner
+from recollect.results import find_results
+from recollect.runs.config import RunConfig
+from recollect.runs.run import as_pretrained, create_learner, read_run
+from recollect.streams import Stream, open_stream
+
+
+class LoadedRun(NamedTuple):
+    """A run's parts; the learner is as the run's newest checkpoint left it, ready to read images."""
+
+    config: RunConfig
+    stream: Stream
+    learner: Learner[Any]
+    result: dict[str, Any] | None
+    """None while the run is unfinished."""
+
+
+def load_run(folder: str | Path, data_root: str | Path | None = None) -> LoadedRun:
+    """Load a run's learner, stream and result; `data_root` replaces the data folder that the run was started with."""
+    folder = Path(folder)
+    config, remembered = read_run(folder)
+    stream = open_stream(
+        config.stream, config.stream_options, config.seed, Path(data_root) if data_root else remembered
+    )
+    learner = create_learner(config, stream)
+    loaded = checkpoint.load_latest(folder / "checkpoint", config.hash)
+    if loaded is None:
+        raise UserError(f"{folder} has no checkpoint yet; resume it with recollect resume {folder}")
+    tensors, state = loaded
+    position = state["position"]
+    begun = len(stream.tasks) if learner.together else position["lessons"] + ("phase" in position)
+    for task in stream.tasks[:begun]:
+        learner.begin_task(task.info)
+    prefix = "learner."
+    learner.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+    results = find_results([folder])
+    return LoadedRun(config, as_pretrained(stream, learner), learner.eval(), next(iter(results.values()), None))

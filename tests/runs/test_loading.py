@@ -1,0 +1,33 @@
+"""A run that is loaded from its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import recollect
+from recollect.engine import Runtime
+from recollect.engine.evaluation import evaluate
+from recollect.errors import UserError
+
+
+def test_a_loaded_run_gives_its_own_accuracies_and_old_features(tmp_path: Path) -> None:
+    config = recollect.resolve("split-digits", "rfe-plus", settings={"epochs": 2, "retrospect_epochs": 2})
+    result = recollect.run(config, tmp_path / "run", device="cpu")
+    loaded = recollect.load_run(tmp_path / "run")
+    assert loaded.result == result
+    assert loaded.config.method == "rfe-plus"
+    runtime = Runtime.choose("cpu", config.precision)
+    accuracies = evaluate(loaded.learner, loaded.stream.tasks, "test", loaded.stream.pixels, runtime)
+    assert accuracies["cil"] == result["cil"]["matrix"][-1]
+    x = loaded.stream.pixels.normalise(loaded.stream.tasks[0].test.take(torch.arange(4))[0])
+    today, estimates = loaded.learner.features(x)
+    assert len(estimates) == 5
+    assert torch.equal(estimates[-1], today)
+
+
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no run"):
+        recollect.load_run(tmp_path)
