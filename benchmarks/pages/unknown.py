@@ -82,7 +82,17 @@ def _oracle() -> str:
         ]
         for row in rows
     ]  # fmt: skip
-    head = ["stream", "method", "seed", "TIL", "TIL, true", "task predicted", "task predicted, true", "CIL", "CIL, true"]
+    head = [
+        "stream",
+        "method",
+        "seed",
+        "TIL",
+        "TIL, true",
+        "task predicted",
+        "task predicted, true",
+        "CIL",
+        "CIL, true",
+    ]
     return table(head, cells) if cells else "Not measured yet."
 
 
