@@ -35,6 +35,11 @@ def test_the_page_on_unknown_tasks_matches_the_raw_results() -> None:
     assert unknown.PAGE.read_text(encoding="utf-8") == unknown.page(), "run `make results`"
 
 
+def test_the_page_on_backbones_matches_the_raw_results() -> None:
+    backbones = importlib.import_module("backbones")
+    assert backbones.PAGE.read_text(encoding="utf-8") == backbones.page(), "run `python benchmarks/backbones.py page`"
+
+
 def test_the_readme_table_matches_the_raw_results(pages: Any) -> None:
     assert pages.README.read_text(encoding="utf-8") == pages.readme(), "run `make results`"
 

@@ -14,7 +14,7 @@ from recollect.errors import UserError
 
 
 def test_a_loaded_run_gives_its_own_accuracies_and_old_features(tmp_path: Path) -> None:
-    config = recollect.resolve("split-digits", "rfe-plus", settings={"epochs": 2, "retrospect_epochs": 2})
+    config = recollect.resolve("split-digits", "rfe-plus", 0, settings={"epochs": 2, "retrospect_epochs": 2})
     result = recollect.run(config, tmp_path / "run", device="cpu")
     loaded = recollect.load_run(tmp_path / "run")
     assert loaded.result == result

@@ -46,7 +46,7 @@ class ContinualClassifier:
 
     def __init__(
         self,
-        backbone: str | nn.Module = "efficientnet-lite0",
+        backbone: str | nn.Module = "efficientnet-lite1",
         *,
         image_size: int = 0,
         epochs: int = 0,

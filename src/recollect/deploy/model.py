@@ -25,7 +25,7 @@ RANGES = {
 class Settings:
     """How a model learns; fixed when the model is created."""
 
-    backbone: str = "efficientnet-lite0"
+    backbone: str = "efficientnet-lite1"
     backbone_options: dict[str, Any] = field(default_factory=dict)
     image_size: int = 0
     """Pixels along a side; 0 until the first images are seen, by which it is chosen."""

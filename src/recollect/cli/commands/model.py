@@ -51,7 +51,7 @@ def learn(
     strict
         Refuse a folder with files that are not images or cannot be read; without it they are skipped and listed.
     backbone
-        For a new model: its backbone; `recollect list` shows all; default efficientnet-lite0, with
+        For a new model: its backbone; `recollect list` shows all; default efficientnet-lite1, with
         pretrained weights.
     image_size
         For a new model: the centre square of each image is resized to this many pixels; by default 224 for photos and
