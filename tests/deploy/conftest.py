@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from recollect import ContinualClassifier
 from tests.deploy.support import digits, make_classifier, random_images, train_model
@@ -39,3 +40,13 @@ def months() -> tuple[ContinualClassifier, ContinualClassifier]:
 def folder(three_versions: Path, tmp_path: Path) -> Path:
     """A copy of a model folder with three versions."""
     return Path(shutil.copytree(three_versions, tmp_path / "model"))
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    """Files of random images, in the order of their paths."""
+    paths = [tmp_path / "images" / f"{number:02}.png" for number in range(24)]
+    paths[0].parent.mkdir()
+    for path, image in zip(paths, random_images(), strict=True):
+        Image.fromarray(image).save(path)
+    return paths

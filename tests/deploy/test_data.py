@@ -15,7 +15,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from recollect import ContinualClassifier
-from recollect.deploy.data import read_images, read_labelled
+from recollect.deploy.data import read_images, read_labelled, typical_size
 from recollect.errors import UserError
 from tests.deploy.support import (
     SMALL,
@@ -49,6 +49,37 @@ def test_arrays_pairs_and_loaders_give_the_same_data(tmp_path: Path) -> None:
             read_labelled(data, 32)
     with pytest.warns(UserWarning, match="fewer than 10 images of 'b'"), pytest.warns(UserWarning, match="favour"):
         make_classifier(epochs=1).learn((x[:32], ["a"] * 30 + ["b"] * 2), task="may")
+
+
+def test_labelled_images_of_every_kind_are_read_alike(paths: list[Path]) -> None:
+    x, names = random_images(), ["cat", "dog"] * 12
+    floats = torch.from_numpy(x).permute(0, 3, 1, 2) / 255
+    texts = [str(path) for path in paths]
+    expected = read_labelled((x, names), 32).digest
+    for data in (
+        (paths, names),
+        (texts, np.array(names)),
+        (iter(texts), iter(names)),
+        (floats, names),
+        (DataLoader(floats, batch_size=5), names),
+        zip(x, names, strict=True),
+        ((path, name) for path, name in zip(texts, names, strict=True)),
+        list(zip(texts, names, strict=True)),
+    ):
+        assert read_labelled(data, 32).digest == expected
+    two = read_labelled((texts[:2], names[:2]), 32)  # not two pairs of a path and its label
+    assert two.class_names == ("cat", "dog")
+    assert torch.equal(two.images, read_images(texts[:2], 32))
+    assert two.digest == read_labelled(list(zip(texts[:2], names, strict=False)), 32).digest
+
+
+def test_the_typical_size_is_that_of_paths_too(paths: list[Path]) -> None:
+    names = ["cat", "dog"] * 12
+    for data in ((paths, names), ([str(path) for path in paths], names), list(zip(paths, names, strict=True))):
+        assert typical_size(data) == 32
+    generator = (path for path in paths)
+    assert typical_size((generator, names)) == typical_size(generator) == 0
+    assert len(list(generator)) == 24  # none is lost
 
 
 def test_labels_of_any_type_name_the_same_class() -> None:

@@ -16,7 +16,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, Self
@@ -25,17 +24,24 @@ import numpy as np
 from torch import Tensor, nn
 
 from recollect.deploy.data import Labelled, read_images, read_labelled
+from recollect.deploy.estimator import (
+    changed_parameters,
+    check_labels,
+    describe,
+    join_labels,
+    make_settings,
+    make_tags,
+    next_task,
+    parameters_of,
+)
 from recollect.deploy.model import LearnedTask, Model, Settings
-from recollect.deploy.names import check_class_name, check_task_name
+from recollect.deploy.names import check_task_name
 from recollect.deploy.reader import Reader, check_backbone
 from recollect.deploy.stages import choose_stages, complete_settings, learn_in_stages
 from recollect.deploy.store import ModelStore
 from recollect.device import to_host
 from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
-from recollect.nets import backbones
-from recollect.registry import lookup
-from recollect.runs.settings import check, options_of_function
 
 
 class ContinualClassifier:
@@ -43,6 +49,8 @@ class ContinualClassifier:
 
     `backbone` is a name (`recollect list`) with its options, or any module from images [b, 3, h, w] to features [b, d].
     """
+
+    _estimator_type = "classifier"  # for scikit-learn before 1.6, which asks for no tags
 
     def __init__(
         self,
@@ -60,39 +68,60 @@ class ContinualClassifier:
         precision: str = "auto",
         **backbone_options: Any,
     ) -> None:
-        if isinstance(backbone, type):
-            raise UserError(
-                f"backbone is a name or a module, got the class {backbone.__name__}; pass {backbone.__name__}()"
-            )
+        values = {
+            "image_size": image_size,
+            "epochs": epochs,
+            "learning_rate": learning_rate,
+            "batch_size": batch_size,
+            "patience": patience,
+            "alpha": alpha,
+            "seed": seed,
+            "flip": flip,
+        }
+        self._settings = make_settings(backbone, device, precision, backbone_options, **values)
+        self._parameters: dict[str, Any] = {"backbone": backbone, **values, "device": device, "precision": precision}
+        self._parameters |= backbone_options
         self._module = backbone if isinstance(backbone, nn.Module) else None
-        name = "own" if isinstance(backbone, nn.Module) else backbone
-        lookup("backbone", backbones(), name)
-        options = check_options(name, backbone_options)
         self._device = device
-        self._settings = Settings(
-            backbone=name,
-            backbone_options=options,
-            image_size=image_size,
-            epochs=epochs,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            patience=patience,
-            alpha=alpha,
-            seed=seed,
-            flip=flip,
-            precision=Runtime.choose(device, precision).precision,
-        )
         self._model: Model | None = None
         self._reader: Reader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_reader": None}  # rebuilt on first use
 
+    def __repr__(self) -> str:
+        defaults = {name: parameter.default for name, parameter in signature(ContinualClassifier).parameters.items()}
+        return describe(changed_parameters(defaults, self._parameters), self._model.tasks if self._model else ())
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.has_learned
+
+    def __sklearn_tags__(self) -> Any:
+        return make_tags()
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters as they were given; what `learn` chose in place of 0 is in `settings`."""
+        return dict(self._parameters)
+
+    def set_params(self, **params: Any) -> Self:
+        """Change parameters before anything is learned; returns itself."""
+        changed = changed_parameters(self._parameters, params)
+        if changed and self.has_learned:
+            raise UserError(
+                f"{', '.join(changed)} cannot be changed after learning; sklearn.base.clone(model) is a copy that has "
+                "learned nothing"
+            )
+        if changed:
+            vars(self).update(vars(type(self)(**(self._parameters | params))))
+        return self
+
     @property
     def model(self) -> Model:
         """The current version of the model."""
         if self._model is None:
-            raise UserError("nothing has been learned yet; call learn(data, task=...) first")
+            from recollect.deploy.unfitted import NotLearnedError  # imports scikit-learn
+
+            raise NotLearnedError("nothing has been learned yet; call learn(data, task=...) first")
         return self._model
 
     @property
@@ -131,7 +160,10 @@ class ContinualClassifier:
         heed_signals: bool = False,
         checkpoint_seconds: float = 300.0,
     ) -> Self:
-        """Learn one more task from a folder, a pair of arrays, a Dataset or a DataLoader; returns itself.
+        """Learn one more task; returns itself.
+
+        The data is a folder with one subfolder per class, images and labels (arrays, tensors, lists of paths or Pillow
+        images), or a Dataset, DataLoader or generator of pairs of an image and its label.
 
         A pretrained backbone is read as it is; with `adapt` it is trained on the task too, and the result kept if
         validation images say that it is not worse, or with `force`. Others are trained unless `adapt` is False.
@@ -139,35 +171,41 @@ class ContinualClassifier:
         With `work`, a folder for checkpoints, the same call resumes an interrupted one. `ModelStore.learn` learns in a
         model folder, with its lock and checkpoints.
         """
+        settings = self._settings
         if self._model is None:
-            self._settings = complete_settings(self._settings, data, self._module)
-        labelled = data if isinstance(data, Labelled) else read_labelled(data, self._settings.image_size)
-        runtime = Runtime.choose(self._device, self._settings.precision)
-        stages = choose_stages(self._settings, adapt, self._module, is_first=self._model is None)
+            settings = complete_settings(settings, data, self._module)
+        labelled = data if isinstance(data, Labelled) else read_labelled(data, settings.image_size)
+        runtime = Runtime.choose(self._device, settings.precision)
+        stages = choose_stages(settings, adapt, self._module, is_first=self._model is None)
         with tempfile.TemporaryDirectory() as folder:
+            checkpoints = Path(work or Path(folder) / "work")
             learned = learn_in_stages(
-                self._model,
-                self._settings,
-                labelled,
-                task,
-                runtime,
-                Path(work or Path(folder) / "work"),
-                self._module,
-                stages,
-                force=force,
-                observer=observer,
-                heed_signals=heed_signals,
-                checkpoint_seconds=checkpoint_seconds,
-            )
-        self._model = learned.model
-        self._reader = None
+                self._model, settings, labelled, task, runtime, checkpoints, self._module, stages,
+                force=force, observer=observer, heed_signals=heed_signals, checkpoint_seconds=checkpoint_seconds,
+            )  # fmt: skip
+        self._settings, self._model, self._reader = settings, learned.model, None
         return self
+
+    def fit(self, x: Any, y: Any = None) -> Self:
+        """Forget everything and learn one task, "task 1"; if that fails, the model is as before. Returns itself.
+
+        Without labels y, x is a folder or something else that has them, as for `learn`.
+        """
+        new = type(self)(**self._parameters).learn(join_labels(x, y), task=next_task(()))
+        vars(self).update(vars(new))
+        return self
+
+    def partial_fit(self, x: Any, y: Any = None, task: str | None = None) -> Self:
+        """Learn one more task, by default named by its number: "task 2" after one; returns itself."""
+        name = next_task(self._model.tasks if self._model else ()) if task is None else task
+        return self.learn(join_labels(x, y), name)
 
     def predict_proba(self, x: Any, task: str | None = None) -> np.ndarray:
         """Probabilities [n, classes] in the order of `classes_` or, with a task, of its own classes.
 
-        `x` is an array or tensor of images, a path or a Pillow image, a list of these, or a DataLoader. A class that
-        several tasks contain has the sum of its probabilities.
+        `x` is an array or tensor of images (uint8, or floats from 0 to 1), a folder, a path, a Pillow image, a list or
+        a generator of these, or a DataLoader. A folder stands for all images in it, in the order of their paths. A
+        class that several tasks contain has the sum of its probabilities.
         """
         index = None if task is None else self._index(task)
         return to_array(self.reader.probabilities(self.reader.outputs(self._images(x)), index))
@@ -177,12 +215,22 @@ class ContinualClassifier:
         names = self.classes_ if task is None else np.array(self.task(task).classes)
         return np.asarray(names[self.predict_proba(x, task).argmax(axis=1)])
 
-    def score(self, x: Any, y: Sequence[Any], task: str | None = None) -> float:
-        """The fraction of images classified correctly."""
-        predicted = self.predict(x, task)
-        if len(predicted) != len(y) or not len(predicted):
-            raise UserError(f"give one label per image, and at least one; got {len(predicted)} images, {len(y)} labels")
-        return float(np.mean([name == check_class_name(label) for name, label in zip(predicted, y, strict=True)]))
+    def score(self, x: Any, y: Any = None, task: str | None = None) -> float:
+        """The fraction of images classified correctly; without labels y, x has them, as for `learn`.
+
+        Labels that are no known class count as wrong; if none is known, that is an error.
+        """
+        classes = self.model.classes if task is None else self.task(task).classes
+        if y is None:
+            labelled = read_labelled(join_labels(x, y), self._settings.image_size)
+            x, y = labelled.images, [labelled.class_names[label] for label in labelled.labels.tolist()]
+        names = check_labels(y, classes)
+        predicted = np.array(classes)[self.predict_proba(x, task).argmax(axis=1)]
+        if len(predicted) != len(names) or not names:
+            raise UserError(
+                f"give one label per image, and at least one; got {len(predicted)} images, {len(names)} labels"
+            )
+        return float(np.mean(predicted == np.array(names)))
 
     def features(self, x: Any, as_of: str | None = None) -> np.ndarray:
         """Current features [n, d] or, with `as_of`, an estimate of those that the model computed after that task.
@@ -214,6 +262,7 @@ class ContinualClassifier:
         classifier = cls.__new__(cls)
         classifier._module, classifier._device, classifier._settings = backbone, device, model.settings
         classifier._model, classifier._reader = model, None
+        classifier._parameters = parameters_of(model.settings, backbone, device)
         return classifier
 
     @property
@@ -232,12 +281,6 @@ class ContinualClassifier:
         if name not in names:
             raise UserError(f"there is no task {task!r}; the model has learned {', '.join(names)}")
         return names.index(name)
-
-
-def check_options(backbone: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a backbone, checked for their names and types."""
-    options = options_of_function("backbone", lookup("backbone", backbones(), backbone).make)
-    return {name: check(lookup("option", options, name), value) for name, value in given.items()}
 
 
 def classifier_options() -> set[str]:

@@ -1,9 +1,8 @@
-"""Images and labels of any kind (a folder, arrays, a Dataset, a DataLoader) as uint8 images of one size."""
+"""Images and labels of any kind (a folder, arrays, paths, a Dataset, a generator) as uint8 images of one size."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import warnings
 from collections import Counter
@@ -15,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from recollect.deploy.names import check_class_name
+from recollect.deploy.pictures import find_images, read_file, read_image
 from recollect.device import to_host
 from recollect.errors import UserError
-from recollect.streams.images import class_pictures, decode_image, read_size, upright
+from recollect.streams.images import class_pictures, read_size
 
 NUM_SAMPLED = 30  # image files whose size is looked at
 CHUNK = 256  # images that threads decode at a time
@@ -57,18 +57,22 @@ class Labelled:
 
 
 def read_labelled(data: Any, size: int, progress: Progress = no_progress, *, strict: bool = False) -> Labelled:
-    """Read a folder with one subfolder per class, a pair of arrays, a Dataset or a DataLoader.
+    """Read a folder with one subfolder per class, images with their labels, or something that yields pairs of both.
 
-    Files of a folder that are not images, or are damaged, are skipped with a warning; with `strict` they are errors.
+    The latter is a Dataset, a DataLoader or a generator. Files of a folder that are not images, or are damaged, are
+    skipped with a warning; with `strict` they are errors.
     """
     if isinstance(data, str | Path):
         return _read_folder(Path(data), size, progress, strict)
-    if isinstance(data, tuple | list) and len(data) == 2 and not _is_pair(data[0]):
+    if _is_columns(data):
         images, labels = data
-        return _join([_resize(image, size) for image in images], [check_class_name(label) for label in labels])
+        if isinstance(images, str | Path):
+            raise UserError(f"the subfolders of {images} name the classes; leave labels out, or give a list of paths")
+        resized = [read_image(image, size) for image in _iterate_images(images)]
+        return _join(resized, [check_class_name(label) for label in labels])
     resized, names = [], []
     for image, label in _iterate_pairs(data):  # one at a time: photos are far larger than the resized images
-        resized.append(_resize(image, size))
+        resized.append(read_image(image, size))
         names.append(check_class_name(label))
     return _join(resized, names)
 
@@ -78,45 +82,59 @@ def typical_size(data: Any) -> int:
     if isinstance(data, Labelled):
         return int(data.images.shape[-1])
     if isinstance(data, str | Path):
-        files = [path for paths in class_pictures(Path(data), []).values() for path in paths]
-        sides = [min(size) for size in map(read_size, files[:: max(1, len(files) // NUM_SAMPLED)]) if size]
-        return int(np.median(sides)) if sides else 0
-    first = data[0][0] if hasattr(data, "__getitem__") and len(data) else None
+        return _median_side([path for paths in class_pictures(Path(data), []).values() for path in paths])
+    images = data[0] if _is_columns(data) else data
+    if not hasattr(images, "__getitem__") or not hasattr(images, "__len__") or not len(images):
+        return 0  # a generator is read only once
+    first = next(iter(images)) if _is_columns(data) else images[0][0]
+    if isinstance(first, str | Path):
+        return _median_side(list(images) if _is_columns(data) else [first])
     if isinstance(first, Image.Image):
         return min(first.size)
     shape = tuple(getattr(first, "shape", ()))
     return sorted(shape)[-2] if len(shape) >= 2 else 0
 
 
+def _median_side(paths: Sequence[str | Path]) -> int:
+    sampled = paths[:: max(1, len(paths) // NUM_SAMPLED)]
+    sides = [min(size) for size in (read_size(Path(path)) for path in sampled) if size]
+    return int(np.median(sides)) if sides else 0
+
+
 def read_images(data: Any, size: int) -> Tensor:
-    """Unlabelled images as uint8 [n, 3, size, size], from an array, a tensor, paths, Pillow images or a DataLoader."""
+    """Unlabelled images as uint8 [n, 3, size, size].
+
+    They come from an array, a tensor, a folder, paths, Pillow images, a DataLoader or a generator.
+    """
     if isinstance(data, Tensor) and data.dtype == torch.uint8 and data.shape[1:] == (3, size, size):
         return to_host(data)
-    if isinstance(data, torch.utils.data.DataLoader):
-        batches = [batch[0] if isinstance(batch, tuple | list) else batch for batch in data]
-        data = [image for batch in batches for image in batch]
-    if isinstance(data, str | Path | Image.Image):
-        data = [data]
     shape = tuple(getattr(data, "shape", ()))
     is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))
     if isinstance(data, Tensor) and len(shape) == 3:  # [3, h, w] is one image in torch, three grey ones in NumPy
         is_one |= shape[0] in (1, 3)
-    if is_one or not isinstance(data, Iterable):
+    if is_one or not isinstance(data, Iterable | Path | Image.Image):
         what = f"what looks like one image, of shape {list(shape)}" if is_one else type(data).__name__
         raise UserError(
             f"give a list of images, or an array [n, height, width, 3] or [n, 3, h, w] or [n, h, w, 1]; got {what}"
         )
-    images = [read_file(Path(image), size) if isinstance(image, str | Path) else _resize(image, size) for image in data]
+    images = [read_image(image, size) for image in _iterate_images(data)]
     return torch.stack(images) if images else torch.zeros(0, 3, size, size, dtype=torch.uint8)
 
 
-def read_file(path: Path, size: int) -> Tensor:
-    """One image file as uint8 [3, size, size]: the centre square, resized."""
-    try:
-        content = io.BytesIO(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check the path") from error
-    return torch.from_numpy(decode_image(content, str(path), size))
+def _iterate_images(data: Any) -> Iterator[Any]:
+    """Each image or its path; a folder stands for all images in it, in the order of their paths."""
+    if isinstance(data, torch.utils.data.DataLoader):
+        for batch in data:
+            yield from batch[0] if isinstance(batch, tuple | list) else batch
+    elif isinstance(data, str | Path) and Path(data).is_dir():
+        files = find_images(Path(data))
+        if not files:
+            raise UserError(f"there are no images in {data}")
+        yield from files
+    elif isinstance(data, str | Path | Image.Image):
+        yield data
+    else:
+        yield from data
 
 
 def _read_folder(folder: Path, size: int, progress: Progress, strict: bool) -> Labelled:
@@ -180,9 +198,16 @@ def _iterate_pairs(data: Any) -> Iterator[tuple[Any, Any]]:
         for index in range(len(data)):
             image, label = _split_pair(data[index])
             yield image, to_name(label)
+    elif isinstance(data, Iterable):
+        to_name = _label_namer(data)
+        for item in data:
+            image, label = _split_pair(item)
+            yield image, to_name(label)
     else:
-        kind = type(data).__name__
-        raise UserError(f"cannot learn from a {kind}; give a folder, a pair of arrays, a Dataset or a DataLoader")
+        raise UserError(
+            f"cannot learn from a {type(data).__name__}; give a folder, a pair of arrays, a Dataset, a DataLoader or a "
+            "generator of pairs"
+        )
 
 
 def _label_namer(dataset: Any) -> Callable[[Any], Any]:
@@ -209,44 +234,20 @@ def _split_pair(item: Any) -> tuple[Any, Any]:
     return item[0], item[1]
 
 
+def _is_columns(data: Any) -> bool:
+    """Whether data is all images and all labels, rather than a sequence of pairs."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        return False
+    first = data[0]
+    if isinstance(data, tuple) and isinstance(first, list) and first and isinstance(first[0], str):
+        return True  # two paths look like a path and its label
+    return not _is_pair(first)
+
+
 def _is_pair(item: Any) -> bool:
     """Whether an item is an image and its label rather than a list of images."""
     is_two = isinstance(item, tuple | list) and len(item) == 2
     return is_two and (isinstance(item[1], str | int | float) or getattr(item[1], "ndim", 1) == 0)
-
-
-def _resize(image: Any, size: int) -> Tensor:
-    """One image of any kind as uint8 [3, size, size]: the centre square, resized."""
-    if isinstance(image, Image.Image):
-        try:
-            picture = upright(image)
-        except (OSError, ValueError) as error:  # corrupt, or with pixels of an unsupported type
-            raise UserError(f"an image cannot be read ({error}); replace or remove it") from error
-    else:
-        picture = _to_pillow(image).convert("RGB")
-    if picture.size != (size, size):
-        picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
-    return torch.from_numpy(np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1)))
-
-
-def _to_pillow(image: Any) -> Image.Image:
-    if isinstance(image, Tensor):
-        image = to_host(image.float() if image.is_floating_point() else image)
-    array = np.asarray(image)
-    if array.ndim == 2:
-        array = array[:, :, None]
-    if array.ndim != 3 or not array.size or (array.shape[0] not in (1, 3) and array.shape[2] not in (1, 3)):
-        raise UserError(f"an image has the shape [height, width], [h, w, 3] or [3, h, w]; got {list(array.shape)}")
-    if array.shape[2] not in (1, 3):
-        array = array.transpose(1, 2, 0)
-    if array.dtype != np.uint8:
-        is_float = np.issubdtype(array.dtype, np.floating)
-        if not is_float or not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
-            raise UserError(
-                f"pixels are uint8, or floats from 0 to 1; got {array.dtype} from {array.min()} to {array.max()}"
-            )
-        array = np.rint(array * 255).astype(np.uint8)
-    return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
 
 
 def _join(images: Sequence[Tensor], names: Sequence[str]) -> Labelled:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,9 @@ import torch
 from torch import Tensor
 
 from recollect.deploy.classifier import ContinualClassifier
-from recollect.deploy.data import read_file
 from recollect.deploy.names import UNKNOWN
+from recollect.deploy.pictures import find_images, read_file
 from recollect.errors import UserError
-from recollect.streams.images import SUFFIXES, is_litter
 
 CHUNK_SIZE = 512  # images in memory at a time
 
@@ -86,25 +83,3 @@ def _predict_chunks(
             rows = classifier.predict_proba(torch.stack(list(images.values())), task)
             results |= dict(zip(images, rows, strict=True))
         yield from ((path, results[path]) for path in chunk)
-
-
-def find_images(folder: Path) -> list[Path]:
-    """All images in a folder and its subfolders, sorted; links are followed, and other files reported."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder")
-    files: list[Path] = []
-    visited: set[Path] = set()
-    for parent, subfolders, names in os.walk(folder, followlinks=True):
-        resolved = Path(parent).resolve()
-        is_new = resolved not in visited
-        visited.add(resolved)
-        subfolders[:] = [name for name in subfolders if is_new and not is_litter(Path(name))]
-        files += [Path(parent, name) for name in names if is_new and not is_litter(Path(name))]
-    images = sorted(path for path in files if path.suffix.lower() in SUFFIXES)
-    if len(images) < len(files):
-        suffixes = sorted({path.suffix or "no suffix" for path in files if path.suffix.lower() not in SUFFIXES})
-        number = len(files) - len(images)
-        warnings.warn(
-            f"{number} files in {folder} that are not images are skipped: {', '.join(suffixes)}", stacklevel=2
-        )
-    return images

@@ -136,7 +136,7 @@ class ModelStore:
         heed_signals: bool = False,
         checkpoint_seconds: float = 300.0,
     ) -> LearnResult:
-        """Teach the model one more task, from a folder, a pair of arrays, a Dataset or a DataLoader, and save it.
+        """Teach the model one more task, from data as for `ContinualClassifier.learn`, and save it.
 
         The first learn creates the model, with `settings` if they are given. An interrupted learn resumes from its last
         checkpoint; one that had finished only makes its version the current one.

@@ -169,7 +169,7 @@ def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = Fals
     from recollect.cli.rendering.model import print_model
     from recollect.deploy import ContinualClassifier, ModelStore
     from recollect.deploy.inspection import describe, measure_shift
-    from recollect.deploy.prediction import find_images
+    from recollect.deploy.pictures import find_images
     from recollect.errors import UserError
 
     store = ModelStore(model)
