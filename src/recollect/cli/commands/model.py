@@ -74,6 +74,7 @@ def learn(
     from recollect.cli.rendering.model import LearningProgress, print_estimate, print_learned
     from recollect.deploy import ContinualClassifier, ModelStore
     from recollect.deploy.classifier import classifier_options
+    from recollect.deploy.model import RANGES
     from recollect.deploy.store import FixedSettingsError
     from recollect.engine import Runtime
     from recollect.errors import UserError
@@ -88,6 +89,9 @@ def learn(
     }
     flags |= {"precision": None if precision == "auto" else precision}
     given = {name: value for name, value in flags.items() if value is not None}
+    for name, (least, most) in RANGES.items():
+        if given.get(name) == 0:  # in Python it stands for the default
+            raise UserError(f"{name} is an integer from {least} to {most}, got 0; leave it out for the default")
     options = parse(set or [])
     clash = [name for name in options if name in classifier_options()]
     if clash:
