@@ -1,4 +1,4 @@
-"""The commands for model folders: learn, predict, inspect, check, export, rollback."""
+"""The commands for model folders: learn, inspect, check, export, rollback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from recollect.cli.base import Device, Flag, ModelFolder, Paths, Precision, Texts, Threads, app
+from recollect.cli.base import Device, Flag, ModelFolder, Precision, Texts, Threads, app
 
 
 @app.command
@@ -108,49 +108,6 @@ def learn(
             listed = ", ".join(f"--{names.get(name, name).replace('_', '-')}" for name in (*given, *options))
             raise UserError(f"{model} already exists, and {listed} cannot be changed; leave it out") from error
     print_learned(console, model, result)
-
-
-@app.command
-def predict(
-    model: ModelFolder,
-    images: Paths,
-    *,
-    task: str | None = None,
-    top: int = 1,
-    min_probability: float = 0.0,
-    json: Flag = False,
-    device: Device = "auto",
-) -> None:
-    """Classify images: class, probability, and the task in which the class was learned.
-
-    Parameters
-    ----------
-    images
-        Image files, or folders of them.
-    task
-        The task of the images, if known; the prediction is then one of its classes.
-    top
-        Number of classes to show per image.
-    min_probability
-        Predict `unknown` if the probability of the predicted class is below this.
-    json
-        Print a list of {"path", "class", "probability", "task", "top"}, with "error" for an image that cannot be read.
-    """
-    from recollect.cli.console import print_json, stdout
-    from recollect.cli.rendering.model import print_predictions
-    from recollect.deploy import ContinualClassifier
-    from recollect.deploy.prediction import predict_files
-    from recollect.errors import UserError
-
-    classifier = ContinualClassifier.load(model, device=device)
-    predictions = predict_files(classifier, images, task, top=top, min_probability=min_probability)
-    if json:
-        print_json(predictions)
-    else:
-        print_predictions(stdout(), predictions)
-    unreadable = [prediction["path"] for prediction in predictions if "error" in prediction]
-    if unreadable:
-        raise UserError(f"{len(unreadable)} of {len(predictions)} images cannot be read, the first is {unreadable[0]}")
 
 
 @app.command

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,28 +80,6 @@ def print_learned(console: Console, folder: Path, result: LearnResult) -> None:
         )
     elif not task.adapted:
         console.print("The backbone was used as it is; the same command with --adapt also trains it on these images.")
-
-
-def print_predictions(console: Console, predictions: Sequence[Mapping[str, Any]]) -> None:
-    """A row per image, and one for each further class; then the images that cannot be read."""
-    table = Table(box=None, padding=(0, 2))
-    for title in ("image", "class", "probability", "task"):
-        table.add_column(title, overflow="fold")
-    for prediction in predictions:
-        if "error" in prediction:
-            table.add_row(escape(prediction["path"]), "–", "–", "–")
-            continue
-        for rank, row in enumerate([prediction, *prediction["top"][1:]]):
-            table.add_row(
-                escape(prediction["path"]) if rank == 0 else "",
-                escape(row["class"]),
-                f"{row['probability']:.3f}",
-                escape(row["task"] or "–"),
-            )
-    console.print(table)
-    for prediction in predictions:
-        if "error" in prediction:
-            console.print(f"[red]{escape(prediction['error'])}[/]", soft_wrap=True)
 
 
 def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> None:
