@@ -1,8 +1,7 @@
-"""The commands for model folders: learn, inspect, check, export, rollback."""
+"""The commands for model folders: learn, inspect, export, rollback."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -144,42 +143,6 @@ def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = Fals
         print_json(about)
     else:
         print_model(stdout(), model, about)
-
-
-@app.command
-def check(
-    model: ModelFolder,
-    images: Path,
-    *,
-    max_forgetting: float | None = None,
-    min_accuracy: float | None = None,
-    json: Flag = False,
-    device: Device = "auto",
-) -> None:
-    """Evaluate a model on test images in task/class/; exit code 1 if --max-forgetting or --min-accuracy is violated.
-
-    Parameters
-    ----------
-    images
-        Test images: photos-test/may/cat/*.jpg and so on.
-    max_forgetting
-        Fail (exit code 1) if a task has lost more percentage points than this. The reference is the first check of
-        the same files if no later task had been learned by then, otherwise the validation accuracy.
-    min_accuracy
-        Fail (exit code 1) if a task's accuracy over all classes is below this percentage.
-    json
-        Print everything as JSON.
-    """
-    from recollect.cli.console import print_json, stdout
-    from recollect.cli.rendering.model import print_check
-    from recollect.deploy import Gate, ModelStore
-
-    report = ModelStore(model).check(images, Gate(max_forgetting, min_accuracy), device=device)
-    if json:
-        print_json(report.to_json())
-    else:
-        print_check(stdout(), report)
-    sys.exit(1 if report.objections else 0)
 
 
 @app.command

@@ -1,6 +1,9 @@
-"""The command that classifies images with a model: predict."""
+"""The commands that classify images with a model: predict and check."""
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 from recollect.cli.base import Device, Flag, ModelFolder, Paths, Threads, app
 
@@ -59,3 +62,51 @@ def predict(
     printer.finish()
     if unreadable:
         raise UserError(f"{len(unreadable)} of {num_images} images cannot be read, the first is {unreadable[0]}")
+
+
+@app.command
+def check(
+    model: ModelFolder,
+    images: Path,
+    *,
+    max_forgetting: float | None = None,
+    min_accuracy: float | None = None,
+    csv: Path | None = None,
+    json: Flag = False,
+    device: Device = "auto",
+) -> None:
+    """Evaluate a model on test images in task/class/: accuracy per task and class, confused classes, wrong images.
+
+    The exit code is 1 if --max-forgetting or --min-accuracy is violated, or if a task with at least 10 images is
+    confused with others: its accuracy over all classes is more than 25 points below that with the task known.
+
+    Parameters
+    ----------
+    images
+        Test images: photos-test/may/cat/*.jpg and so on.
+    max_forgetting
+        Fail (exit code 1) if a task has lost more percentage points than this. The reference is the first check of
+        the same files if no later task had been learned by then, otherwise the validation accuracy.
+    min_accuracy
+        Fail (exit code 1) if a task's accuracy over all classes is below this percentage.
+    csv
+        Write the wrong images to this file: path, task, class, predicted class and its probability.
+    json
+        Print everything as JSON.
+    """
+    from recollect.cli.console import print_json, stdout
+    from recollect.cli.rendering.check import print_check, wrong_images_csv
+    from recollect.deploy import Gate, ModelStore
+    from recollect.errors import UserError
+    from recollect.storage import write_text
+
+    if csv is not None and (csv.is_dir() or not csv.absolute().parent.is_dir()):  # before minutes of work
+        raise UserError(f"{csv} cannot be written; give a file in an existing folder")
+    report = ModelStore(model).check(images, Gate(max_forgetting, min_accuracy), device=device)
+    if csv is not None:
+        write_text(csv, wrong_images_csv(report.details))
+    if json:
+        print_json(report.to_json())
+    else:
+        print_check(stdout(), report)
+    sys.exit(1 if report.objections else 0)
