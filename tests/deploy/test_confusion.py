@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+from base64 import b64decode
 from collections import Counter
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from PIL import Image
 
 from recollect import ContinualClassifier
+from recollect.cli.rendering.check_page import render_page
 from recollect.deploy import Gate, ModelStore
 from recollect.deploy.checks import CheckReport, TaskCheck
 from recollect.deploy.confusion import CheckDetails, ClassCheck, WrongImage
@@ -39,6 +42,22 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     for name in (SCRIPT, FORMULA):
         write_images(root / "tests" / "<b>may", random_images(1, 6), [name] * 6)
     return root / "model", root / "tests"
+
+
+class Elements(HTMLParser):
+    """The elements of a page with their attributes, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
 
 
 def test_details_of_a_check_equal_those_counted_from_predictions(
@@ -126,6 +145,38 @@ def test_the_table_of_wrong_images_contains_no_formula(hostile: tuple[Path, Path
     assert all(Path(row[0]).is_file() and 0.5 <= float(row[4]) <= 1 for row in rows)
 
 
+def test_the_page_shows_wrong_images_and_escapes_all_names(hostile: tuple[Path, Path], tmp_path: Path) -> None:
+    model, tests = hostile
+    page_file = tmp_path / "check.html"
+    assert recollect("check", model, tests, "--html", page_file, "--device", "cpu").returncode == 0
+    page = Elements(page_file.read_text("utf-8"))
+    tags = [tag for tag, _ in page.found]
+    assert not {"script", "link", "iframe", "a"} & set(tags)
+    assert f"{SCRIPT} taken for {FORMULA}" in page.text or f"{FORMULA} taken for {SCRIPT}" in page.text
+    assert "Accuracy per class of <b>may" in page.text
+    images = [attributes for tag, attributes in page.found if tag == "img"]
+    assert len(images) == 6
+    for attributes in images:
+        kind, _, content = (attributes["src"] or "").partition(",")
+        assert kind == "data:image/jpeg;base64"
+        assert Image.open(io.BytesIO(b64decode(content))).size == (32, 32)
+    assert not any(value and "://" in value for _, attributes in page.found for value in attributes.values())
+
+
+def test_the_page_limits_its_pictures_and_classes() -> None:
+    names = [f"class {number}" for number in range(60)]
+    wrong = [
+        WrongImage(f"{number}.png", "may", name, names[number - 1], 0.5, b"picture" if number % 2 else b"")
+        for number, name in enumerate(names)
+    ]
+    details = CheckDetails([ClassCheck("may", name, 1, 0.0, 0.0) for name in names], wrong)
+    page = Elements(render_page(CheckReport([], [], Gate(), details), "Check"))
+    tags = Counter(tag for tag, _ in page.found)
+    assert tags["img"] == 30
+    assert page.text.count("1 without a picture here") == 30
+    assert "Only the 50 classes with the most mistakes are shown." in page.text
+
+
 def test_check_decodes_each_file_once_for_all_its_outputs(
     hostile: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,13 +188,13 @@ def test_check_decodes_each_file_once_for_all_its_outputs(
         return open_image(file, **options)
 
     monkeypatch.setattr(Image, "open", count)
-    files = ("--csv", tmp_path / "wrong.csv")
+    files = ("--csv", tmp_path / "wrong.csv", "--html", tmp_path / "check.html")
     assert recollect("check", model, tests, *files, "--json", "--device", "cpu").returncode == 0
     assert len(opened) == 12
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_check(hostile: tuple[Path, Path], tmp_path: Path) -> None:
-    for option in ("--csv",):
+    for option in ("--csv", "--html"):
         done = recollect("check", *hostile, option, tmp_path / "missing" / "file", "--device", "cpu")
         assert (done.returncode, done.stdout) == (2, "")
         assert "give a file in an existing folder" in done.stderr

@@ -72,6 +72,7 @@ def check(
     max_forgetting: float | None = None,
     min_accuracy: float | None = None,
     csv: Path | None = None,
+    html: Path | None = None,
     json: Flag = False,
     device: Device = "auto",
 ) -> None:
@@ -91,20 +92,26 @@ def check(
         Fail (exit code 1) if a task's accuracy over all classes is below this percentage.
     csv
         Write the wrong images to this file: path, task, class, predicted class and its probability.
+    html
+        Write everything to this file as one page, with small copies of the wrong images.
     json
         Print everything as JSON.
     """
     from recollect.cli.console import print_json, stdout
     from recollect.cli.rendering.check import print_check, wrong_images_csv
+    from recollect.cli.rendering.check_page import render_page
     from recollect.deploy import Gate, ModelStore
     from recollect.errors import UserError
     from recollect.storage import write_text
 
-    if csv is not None and (csv.is_dir() or not csv.absolute().parent.is_dir()):  # before minutes of work
-        raise UserError(f"{csv} cannot be written; give a file in an existing folder")
+    for file in (csv, html):  # before minutes of work
+        if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+            raise UserError(f"{file} cannot be written; give a file in an existing folder")
     report = ModelStore(model).check(images, Gate(max_forgetting, min_accuracy), device=device)
     if csv is not None:
         write_text(csv, wrong_images_csv(report.details))
+    if html is not None:
+        write_text(html, render_page(report, f"Check of {model}"))
     if json:
         print_json(report.to_json())
     else:

@@ -74,7 +74,7 @@ def _print_details(console: Console, details: CheckDetails) -> None:
 
 def _print_rest(console: Console, num: int, what: str) -> None:
     if num > MAX_LISTED:
-        console.print(f"{MAX_LISTED} of {num} {what} are shown; --json lists all.")
+        console.print(f"{MAX_LISTED} of {num} {what} are shown; --html and --json list all.")
 
 
 def wrong_images_csv(details: CheckDetails) -> str:
