@@ -198,3 +198,10 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_check(hostile: tupl
         done = recollect("check", *hostile, option, tmp_path / "missing" / "file", "--device", "cpu")
         assert (done.returncode, done.stdout) == (2, "")
         assert "give a file in an existing folder" in done.stderr
+
+
+def test_a_page_with_images_is_not_written_into_the_model_folder(hostile: tuple[Path, Path]) -> None:
+    model, tests = hostile
+    done = recollect("check", model, tests, "--html", model / "check.html", "--device", "cpu")
+    assert (done.returncode, (model / "check.html").exists()) == (2, False)
+    assert "is in the model folder, which keeps no images" in done.stderr

@@ -107,6 +107,8 @@ def check(
     for file in (csv, html):  # before minutes of work
         if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
             raise UserError(f"{file} cannot be written; give a file in an existing folder")
+        if file is not None and model.resolve() in file.resolve().parents:
+            raise UserError(f"{file} is in the model folder, which keeps no images; give a file elsewhere")
     report = ModelStore(model).check(images, Gate(max_forgetting, min_accuracy), device=device)
     if csv is not None:
         write_text(csv, wrong_images_csv(report.details))
