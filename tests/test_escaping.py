@@ -15,7 +15,7 @@ from rich.console import Console
 
 from recollect.cli import app
 from recollect.cli.console import print_json, print_text, stdout
-from recollect.cli.rendering.model import print_predictions
+from recollect.cli.rendering.predictions import TablePrinter
 from recollect.cli.rendering.progress import ProgressBar
 from recollect.cli.rendering.sweep import print_best, run_sweep
 from recollect.escaping import escape, escape_controls, escape_csv, escape_html, escape_latex, escape_markdown
@@ -169,7 +169,7 @@ def test_hostile_names_are_escaped_on_terminals(tmp_path: Path) -> None:
     console = recording()
     print_comparison(console, {HOSTILE: [result_of("rfe", 0, 50.0)]})
     row = {"path": HOSTILE, "class": HOSTILE, "task": HOSTILE, "probability": 0.5}
-    print_predictions(console, [row | {"top": [row]}, {"path": HOSTILE, "error": HOSTILE}])
+    TablePrinter(console).add([row | {"top": [row]}, {"path": HOSTILE, "error": HOSTILE}])
     result = result_of("rfe", 0, 50.0)
     config = result["config"]
     write_json(tmp_path / "r.json", result | {"config": config | {"method": config["method"] | {"name": HOSTILE}}})

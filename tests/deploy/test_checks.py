@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from recollect import ContinualClassifier
-from recollect.cli.rendering.model import print_check
+from recollect.cli.rendering.check import print_check
 from recollect.deploy import Gate, ModelStore
 from recollect.deploy.checks import CheckReport, TaskCheck
 from tests.deploy.support import (
@@ -51,14 +51,14 @@ def test_checks_compare_with_the_first_check_and_failures_are_not_recorded(month
 
 def test_a_loss_over_all_classes_that_the_gate_ignores_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     slight = TaskCheck("may", 90.0, 80.0, 91.0, "the first check", 10, across_before=82.0)
-    severe = replace(slight, across=50.0)
+    severe = replace(slight, across=66.0)
     report = CheckReport([slight, severe], [], Gate(max_forgetting=5.0))
     assert (report.objections, report.largest_ungated_loss) == ([], severe)
     print_check(Console(width=200), report)
-    assert "the accuracy of may fell from 82.0 % to 50.0 %" in capsys.readouterr().out
+    assert "the accuracy of may fell from 82.0 % to 66.0 %" in capsys.readouterr().out
     assert CheckReport([slight], [], Gate(max_forgetting=5.0)).largest_ungated_loss is None
-    gated = CheckReport([slight, severe], [], Gate(max_forgetting=5.0, min_accuracy=60.0))
-    assert gated.objections == [("may", "has an accuracy over all classes below 60 %")]
+    gated = CheckReport([slight, severe], [], Gate(max_forgetting=5.0, min_accuracy=70.0))
+    assert gated.objections == [("may", "has an accuracy over all classes below 70 %")]
     assert gated.largest_ungated_loss is None
 
 
@@ -141,7 +141,7 @@ def test_the_gate_tolerates_rounding(before: float, now: float) -> None:
 
 def test_min_accuracy_is_measured_over_all_classes(folder: Path, tmp_path: Path) -> None:
     tests = tmp_path / "tests"
-    write_photos(tests / "may", ("maya", "mayb"), 6)
+    write_photos(tests / "may", ("maya", "mayb"), 4)  # too few to be confused with other tasks
     report = json.loads(recollect("check", folder, tests, "--json").stdout)
     assert (report["passed"], report["objections"], report["untested"]) == (True, [], ["june", "july"])
     across = report["tasks"][0]["across"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -15,9 +17,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
 from recollect import ContinualClassifier
-from recollect.deploy.prediction import predict_files
+from recollect.cli.rendering.predictions import TablePrinter
+from recollect.deploy.prediction import predict_chunks, predict_files
 from tests.deploy.support import (
     SMALL,
     digits,
@@ -134,3 +138,63 @@ def test_predict_decodes_each_file_once(folder: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(Image, "fromarray", lambda *_: pytest.fail("an image was decoded and converted back"))
     assert len(predict_files(classifier, files)) == 6
     assert len(opened) == 6
+
+
+def test_csv_has_a_line_per_image_and_no_formula(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    for name in ("=1.png", "plain.png"):
+        Image.fromarray(random_images()[0]).save(tmp_path / "p" / name)
+    (tmp_path / "p" / "bad.png").write_bytes(b"no picture")
+    paths = ("p/plain.png", "=1.png", "p/bad.png")
+    (tmp_path / "p" / "=1.png").rename(tmp_path / "=1.png")
+    done = recollect("predict", folder, *paths, "--csv", "--device", "cpu", cwd=tmp_path)
+    assert done.returncode == 2
+    header, plain, formula, bad = csv.reader(io.StringIO(done.stdout))
+    assert header == ["path", "class", "probability", "task", "error"]
+    expected = json.loads(recollect("predict", folder, *paths, "--json", "--device", "cpu", cwd=tmp_path).stdout)
+    assert plain == ["p/plain.png", expected[0]["class"], f"{expected[0]['probability']:.6f}", expected[0]["task"], ""]
+    assert (formula[0], bad[0], bad[1:4]) == ("'=1.png", "p/bad.png", ["", "", ""])
+    assert "is not a readable image" in bad[4]
+    for options in (["--json"], ["--top", "2"]):
+        refused = recollect("predict", folder, paths[0], "--csv", *options, cwd=tmp_path)
+        assert (refused.returncode, refused.stdout) == (2, "")
+
+
+def test_predictions_arrive_before_later_files_are_read(folder: Path, tmp_path: Path) -> None:
+    files = sorted(write_photos(tmp_path / "p", num=3).rglob("*.png"))
+    chunks = predict_chunks(ContinualClassifier.load(folder, device="cpu"), files, chunk_size=4)
+    first = next(chunks)
+    assert [row["path"] for row in first] == [str(file) for file in files[:4]]
+    for file in files[4:]:
+        file.unlink()
+    (second,) = chunks
+    assert ["error" in row for row in second] == [True, True]
+
+
+def test_columns_of_later_chunks_line_up_with_the_header() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    printer = TablePrinter(console)
+    for path in ("long/name/of/an/image.png", "x.png"):
+        row = {"path": path, "class": "cat", "probability": 0.5, "task": "may"}
+        printer.add([row | {"top": [row]}])
+    assert isinstance(console.file, io.StringIO)
+    header, first, second = console.file.getvalue().splitlines()
+    assert header.index("class") == first.index("cat") == second.index("cat")
+
+
+def test_folders_are_read_at_any_depth(folder: Path, tmp_path: Path) -> None:
+    deep = tmp_path / "p" / "2026" / "05" / "camera" / "a"
+    deep.mkdir(parents=True)
+    Image.fromarray(random_images()[0]).save(deep / "x.png")
+    (row,) = predict_files(ContinualClassifier.load(folder, device="cpu"), [tmp_path / "p"])
+    assert row["path"] == str(deep / "x.png")
+
+
+def test_predict_uses_the_given_number_of_threads(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, numbers = write_photos(tmp_path / "p", num=1) / "a" / "0.png", []
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    assert recollect("predict", folder, path, "--threads", 3, "--device", "cpu").returncode == 0
+    assert numbers == [3]
+    assert recollect("predict", folder, path, "--threads", -1, "--device", "cpu").returncode == 2

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 from torch import nn
 
+from recollect.deploy.confusion import (
+    CheckDetails,
+    ClassCheck,
+    WrongImage,
+    answer,
+    detail_classes,
+    list_wrong_images,
+    measure_accuracy,
+)
 from recollect.deploy.data import Labelled, read_labelled
+from recollect.deploy.measuring import is_confused
 from recollect.deploy.model import Model
 from recollect.deploy.names import check_task_name
 from recollect.deploy.reader import Reader
@@ -47,12 +56,17 @@ class TaskCheck:
         """Percentage points lost since the earlier measurement."""
         return None if self.before is None else self.before - (self.across if self.of_one_class else self.within)
 
+    @property
+    def is_confused(self) -> bool:
+        """Whether many of its images are taken for classes of other tasks."""
+        return is_confused(self.within, self.across + TOLERANCE, self.num_images)
+
     def to_json(self) -> dict[str, Any]:
-        return vars(self) | {"forgetting": self.forgetting}
+        return vars(self) | {"forgetting": self.forgetting, "is_confused": self.is_confused}
 
 
 class Objection(NamedTuple):
-    """Why a task fails the gate."""
+    """Why a task fails the check."""
 
     task: str
     reason: str
@@ -95,10 +109,22 @@ class CheckReport:
     untested: list[str]
     """Learned tasks without test images."""
     gate: Gate
+    details: CheckDetails = field(default_factory=CheckDetails, repr=False)
+    """Of single classes and images."""
 
     @property
     def objections(self) -> list[Objection]:
-        return [objection for check in self.tasks for objection in self.gate.objections(check)]
+        """Why the model does not pass: by the gate, and because a task is confused with others; empty if it passes."""
+        objections = [objection for check in self.tasks for objection in self.gate.objections(check)]
+        return objections + [
+            Objection(
+                check.task,
+                f"is confused with other tasks: accuracy {check.across:.1f} % over all classes, "
+                f"{check.within:.1f} % with the task known",
+            )
+            for check in self.tasks
+            if check.is_confused
+        ]
 
     @property
     def largest_ungated_loss(self) -> TaskCheck | None:
@@ -122,6 +148,7 @@ class CheckReport:
             "objections": [{"task": objection.task, "why": objection.reason} for objection in self.objections],
             "tasks": [check.to_json() for check in self.tasks],
             "untested": self.untested,
+            **self.details.to_json(),
         }
 
 
@@ -136,12 +163,17 @@ def check_tasks(
     folders = _task_folders(images, [task.name for task in model.tasks])
     reader = Reader.of(model, device, backbone)
     reports, checks = [], {digest: dict(tasks) for digest, tasks in model.checks.items()}
+    classes: list[ClassCheck] = []
+    wrong: list[WrongImage] = []
     for index, task in enumerate(model.tasks):
         if task.name not in folders:
             continue
         data = read_labelled(folders[task.name], model.settings.image_size)
         _refuse_unknown_classes(data, task.name, task.classes)
-        within, across = _measure(reader, data, index)
+        answers = answer(reader, data, index)
+        within, across = (measure_accuracy(given, answers.labels) for given in (answers.within, answers.across))
+        classes += detail_classes(task.name, answers)
+        wrong += list_wrong_images(task.name, data, answers)
         is_newest, of_one_class = index == len(model.tasks) - 1, len(task.classes) == 1
         first: Mapping[str, float | None]
         if is_newest:
@@ -159,7 +191,7 @@ def check_tasks(
             )
         )  # fmt: skip
     untested = [task.name for task in model.tasks if task.name not in folders]
-    return CheckReport(reports, untested, gate), checks
+    return CheckReport(reports, untested, gate, CheckDetails(classes, wrong)), checks
 
 
 def _task_folders(images: Path, tasks: list[str]) -> dict[str, Path]:
@@ -184,16 +216,3 @@ def _refuse_unknown_classes(data: Labelled, task: str, classes: tuple[str, ...])
     unknown = [name for name in data.class_names if name not in classes]
     if unknown:
         raise UserError(f"the task {task!r} has no class {unknown[0]!r}; it has {', '.join(classes)}")
-
-
-def _measure(reader: Reader, data: Labelled, task: int) -> tuple[float, float]:
-    """Accuracy in percent with the task known and over all classes, from one pass over the images."""
-    outputs = reader.outputs(data.images)
-    labels = np.array(data.class_names)[np.asarray(data.labels)]
-
-    def percent(classes: list[str], known_task: int | None) -> float:
-        predicted = np.asarray(reader.probabilities(outputs, known_task)).argmax(axis=1)
-        return 100 * float(np.mean(np.array(classes)[predicted] == labels))
-
-    model = reader.model
-    return percent(list(model.tasks[task].classes), task), percent(model.classes, None)

@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class Labelled:
     images: Tensor
     labels: Tensor
     class_names: tuple[str, ...]
+    paths: tuple[Path, ...] = ()
+    """The file of each image; empty if they were not read from files."""
 
     @property
     def digest(self) -> str:
@@ -169,7 +171,8 @@ def _read_folder(folder: Path, size: int, progress: Progress, strict: bool) -> L
     lost = sorted({name for _, name in files} - {files[row][1] for row in intact})
     if lost:
         raise UserError(f"no image of the class {lost[0]!r} can be read; replace them, or remove the class")
-    return _label(images[intact] if errors else images, [files[row][1] for row in intact])
+    labelled = _label(images[intact] if errors else images, [files[row][1] for row in intact])
+    return replace(labelled, paths=tuple(files[row][0] for row in intact))
 
 
 def _listing(messages: Sequence[str]) -> str:

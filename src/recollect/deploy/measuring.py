@@ -60,11 +60,15 @@ def _warn_if_not_learned(task: LearnedTask, num_images: int) -> None:
         )
 
 
+def is_confused(known: float, unknown: float, num_images: int) -> bool:
+    """Whether many images of a task are classified correctly only with the task known, by accuracies in percent."""
+    return num_images >= MIN_IMAGES and unknown < known - MAX_CONFUSION
+
+
 def _warn_if_confused(task: LearnedTask, num_images: int) -> None:
-    """Warn if many images are classified correctly only with the task known."""
-    if task.accuracy is None or task.across is None or num_images < MIN_IMAGES:
+    if task.accuracy is None or task.across is None:
         return
-    if task.across < task.accuracy - MAX_CONFUSION:
+    if is_confused(task.accuracy, task.across, num_images):
         warnings.warn(
             f"with the task unknown {task.across:.0f} % of the validation images of {task.name!r} are classified "
             f"correctly, with it known {task.accuracy:.0f} %: many are taken for classes of other tasks; give --task "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from torch import Tensor
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.names import UNKNOWN
 from recollect.deploy.pictures import find_images, read_file
+from recollect.deploy.reader import BATCH_SIZE
 from recollect.errors import UserError
 
-CHUNK_SIZE = 512  # images in memory at a time
+CHUNK_SIZE = 2 * BATCH_SIZE  # images in memory at a time: whole batches of the network
+Prediction = dict[str, Any]
+"""The path, class, probability, task and `top` classes of an image, and the error if it cannot be read."""
 
 
 def predict_files(
@@ -26,10 +30,28 @@ def predict_files(
     top: int = 1,
     min_probability: float = 0.0,
     chunk_size: int = CHUNK_SIZE,
-) -> list[dict[str, Any]]:
-    """The path, class, probability and task of each image file, and its `top` classes; or the error in reading it.
+) -> list[Prediction]:
+    """The predictions of image files; a folder stands for the images in it, at any depth.
 
-    A folder stands for the images in it. Below `min_probability` the class is "unknown".
+    Below `min_probability` the class is "unknown".
+    """
+    chunks = predict_chunks(classifier, paths, task, top=top, min_probability=min_probability, chunk_size=chunk_size)
+    return [prediction for chunk in chunks for prediction in chunk]
+
+
+def predict_chunks(
+    classifier: ContinualClassifier,
+    paths: Sequence[Path],
+    task: str | None = None,
+    *,
+    top: int = 1,
+    min_probability: float = 0.0,
+    chunk_size: int = CHUNK_SIZE,
+    threads: int = 0,
+) -> Iterator[list[Prediction]]:
+    """The predictions of image files, in order, as soon as each chunk of them has been read.
+
+    `threads` files are decoded at a time; 0 stands for one per processor.
     """
     if top < 1:
         raise UserError(f"top is a number of classes, at least 1; got {top}")
@@ -37,12 +59,11 @@ def predict_files(
         raise UserError(f"min_probability is between 0 and 1, got {min_probability:g}")
     classes = classifier.model.classes if task is None else list(classifier.task(task).classes)
     owners = {name: learned.name for learned in classifier.tasks_ for name in learned.classes}  # the newest
-    predictions: list[dict[str, Any]] = []
-    for path, row in _predict_chunks(classifier, list(_expand(paths)), task, chunk_size):
+
+    def describe(path: Path, row: np.ndarray | UserError) -> Prediction:
         if isinstance(row, UserError):
             empty = dict.fromkeys(("class", "probability", "task"))
-            predictions.append({"path": str(path), **empty, "top": [], "error": str(row)})
-            continue
+            return {"path": str(path), **empty, "top": [], "error": str(row)}
         order = sorted(range(len(classes)), key=lambda index: -row[index])[:top]
         ranked = [
             {
@@ -53,8 +74,14 @@ def predict_files(
             for index in order
         ]
         best = ranked[0] if row[order[0]] >= min_probability else {**ranked[0], "class": UNKNOWN, "task": None}
-        predictions.append({"path": str(path), **best, "top": ranked})
-    return predictions
+        return {"path": str(path), **best, "top": ranked}
+
+    files = list(_expand(paths))
+    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:  # Pillow decodes without holding the interpreter's lock
+        for start in range(0, len(files), chunk_size):
+            chunk = files[start : start + chunk_size]
+            rows = _read_chunk(classifier, chunk, task, pool)
+            yield [describe(path, row) for path, row in zip(chunk, rows, strict=True)]
 
 
 def _expand(paths: Sequence[Path]) -> Iterator[Path]:
@@ -63,23 +90,20 @@ def _expand(paths: Sequence[Path]) -> Iterator[Path]:
         yield from (find_images(path) or [path]) if path.is_dir() else [path]
 
 
-def _predict_chunks(
-    classifier: ContinualClassifier, files: Sequence[Path], task: str | None, chunk_size: int
-) -> Iterator[tuple[Path, np.ndarray | UserError]]:
+def _read_chunk(
+    classifier: ContinualClassifier, files: Sequence[Path], task: str | None, pool: Executor
+) -> list[np.ndarray | UserError]:
     """The probabilities of each file, or why it cannot be read."""
-    for start in range(0, len(files), chunk_size):
-        chunk = files[start : start + chunk_size]
-        images: dict[Path, Tensor] = {}
-        errors: dict[Path, UserError] = {}
-        for path in chunk:
-            try:
-                if path.is_dir():
-                    raise UserError(f"there are no images in {path}")
-                images[path] = read_file(path, classifier.settings.image_size)
-            except UserError as error:
-                errors[path] = error
-        results: dict[Path, np.ndarray | UserError] = dict(errors)
-        if images:
-            rows = classifier.predict_proba(torch.stack(list(images.values())), task)
-            results |= dict(zip(images, rows, strict=True))
-        yield from ((path, results[path]) for path in chunk)
+
+    def read(path: Path) -> Tensor | UserError:
+        try:
+            if path.is_dir():
+                raise UserError(f"there are no images in {path}")
+            return read_file(path, classifier.settings.image_size)
+        except UserError as error:
+            return error
+
+    contents = list(pool.map(read, files))
+    images = [content for content in contents if isinstance(content, Tensor)]
+    rows = iter(classifier.predict_proba(torch.stack(images), task) if images else ())
+    return [content if isinstance(content, UserError) else next(rows) for content in contents]

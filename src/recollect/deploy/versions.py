@@ -167,6 +167,9 @@ def _convert(document: dict[str, Any], path: Path) -> VersionFile:
     if isinstance(settings, dict) and "identity" not in settings:
         document = document | {"settings": settings | {"identity": EARLIER_IDENTITY}}
     try:
-        return msgspec.convert(document, VersionFile)
+        about = msgspec.convert(document, VersionFile)
+        if not about["settings"].image_size or not about["settings"].epochs:
+            raise ValueError("its image size and epochs are not chosen")
+        return about
     except ValueError as error:
         raise UserError(f"{path / 'model.json'} is corrupt ({error}); {RESTORE}") from error

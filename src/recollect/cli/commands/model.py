@@ -1,14 +1,13 @@
-"""The commands for model folders: learn, predict, inspect, check, export, rollback."""
+"""The commands for model folders: learn, inspect, export, rollback."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from recollect.cli.base import Device, Flag, ModelFolder, Paths, Precision, Texts, Threads, app
+from recollect.cli.base import Device, Flag, ModelFolder, Precision, Texts, Threads, app
 
 
 @app.command
@@ -115,49 +114,6 @@ def learn(
 
 
 @app.command
-def predict(
-    model: ModelFolder,
-    images: Paths,
-    *,
-    task: str | None = None,
-    top: int = 1,
-    min_probability: float = 0.0,
-    json: Flag = False,
-    device: Device = "auto",
-) -> None:
-    """Classify images: class, probability, and the task in which the class was learned.
-
-    Parameters
-    ----------
-    images
-        Image files, or folders of them.
-    task
-        The task of the images, if known; the prediction is then one of its classes.
-    top
-        Number of classes to show per image.
-    min_probability
-        Predict `unknown` if the probability of the predicted class is below this.
-    json
-        Print a list of {"path", "class", "probability", "task", "top"}, with "error" for an image that cannot be read.
-    """
-    from recollect.cli.console import print_json, stdout
-    from recollect.cli.rendering.model import print_predictions
-    from recollect.deploy import ContinualClassifier
-    from recollect.deploy.prediction import predict_files
-    from recollect.errors import UserError
-
-    classifier = ContinualClassifier.load(model, device=device)
-    predictions = predict_files(classifier, images, task, top=top, min_probability=min_probability)
-    if json:
-        print_json(predictions)
-    else:
-        print_predictions(stdout(), predictions)
-    unreadable = [prediction["path"] for prediction in predictions if "error" in prediction]
-    if unreadable:
-        raise UserError(f"{len(unreadable)} of {len(predictions)} images cannot be read, the first is {unreadable[0]}")
-
-
-@app.command
 def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = False, device: Device = "auto") -> None:
     """Show the tasks of a model with their classes, accuracy and drift, and the versions of the model.
 
@@ -191,42 +147,6 @@ def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = Fals
         print_json(about)
     else:
         print_model(stdout(), model, about)
-
-
-@app.command
-def check(
-    model: ModelFolder,
-    images: Path,
-    *,
-    max_forgetting: float | None = None,
-    min_accuracy: float | None = None,
-    json: Flag = False,
-    device: Device = "auto",
-) -> None:
-    """Evaluate a model on test images in task/class/; exit code 1 if --max-forgetting or --min-accuracy is violated.
-
-    Parameters
-    ----------
-    images
-        Test images: photos-test/may/cat/*.jpg and so on.
-    max_forgetting
-        Fail (exit code 1) if a task has lost more percentage points than this. The reference is the first check of
-        the same files if no later task had been learned by then, otherwise the validation accuracy.
-    min_accuracy
-        Fail (exit code 1) if a task's accuracy over all classes is below this percentage.
-    json
-        Print everything as JSON.
-    """
-    from recollect.cli.console import print_json, stdout
-    from recollect.cli.rendering.model import print_check
-    from recollect.deploy import Gate, ModelStore
-
-    report = ModelStore(model).check(images, Gate(max_forgetting, min_accuracy), device=device)
-    if json:
-        print_json(report.to_json())
-    else:
-        print_check(stdout(), report)
-    sys.exit(1 if report.objections else 0)
 
 
 @app.command

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from rich.progress import track
 from rich.table import Table
 
 from recollect.cli.rendering.progress import ProgressBar
-from recollect.deploy.checks import CheckReport
 from recollect.deploy.store import LearnPlan, LearnResult
 from recollect.engine import Runtime
 from recollect.escaping import escape
@@ -82,28 +81,6 @@ def print_learned(console: Console, folder: Path, result: LearnResult) -> None:
         console.print("The backbone was used as it is; the same command with --adapt also trains it on these images.")
 
 
-def print_predictions(console: Console, predictions: Sequence[Mapping[str, Any]]) -> None:
-    """A row per image, and one for each further class; then the images that cannot be read."""
-    table = Table(box=None, padding=(0, 2))
-    for title in ("image", "class", "probability", "task"):
-        table.add_column(title, overflow="fold")
-    for prediction in predictions:
-        if "error" in prediction:
-            table.add_row(escape(prediction["path"]), "–", "–", "–")
-            continue
-        for rank, row in enumerate([prediction, *prediction["top"][1:]]):
-            table.add_row(
-                escape(prediction["path"]) if rank == 0 else "",
-                escape(row["class"]),
-                f"{row['probability']:.3f}",
-                escape(row["task"] or "–"),
-            )
-    console.print(table)
-    for prediction in predictions:
-        if "error" in prediction:
-            console.print(f"[red]{escape(prediction['error'])}[/]", soft_wrap=True)
-
-
 def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> None:
     """The tasks of a model, its versions, and how new images compare with the newest task."""
     titles = (
@@ -117,10 +94,10 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
             escape(task["name"]),
             ", ".join(escape(name) for name in task["classes"]),
             str(sum(task["images"].values())),
-            _percent(task["accuracy"]),
-            _percent(task["across"]),
-            _number(task["drifted"]),
-            "all" if left_out else _number(task["rectified"]),
+            show_percent(task["accuracy"]),
+            show_percent(task["across"]),
+            show_number(task["drifted"]),
+            "all" if left_out else show_number(task["rectified"]),
         )
     console.print(table)
     for name, tasks in about["classes"].items():
@@ -150,45 +127,13 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
         )
 
 
-def print_check(console: Console, report: CheckReport) -> None:
-    """The accuracy of each task, and why it fails the gate."""
-    titles = (
-        "task", "images", "accuracy (task known)", "before", "forgetting", "compared with", "accuracy (all classes)",
-        "before",
-    )  # fmt: skip
-    table = Table(*titles, box=None, padding=(0, 2))
-    for check in report.tasks:
-        table.add_row(
-            escape(check.task),
-            str(check.num_images),
-            _percent(check.within),
-            "–" if check.of_one_class else _percent(check.before),
-            _number(check.forgetting, 1),
-            check.against,
-            _percent(check.across),
-            _percent(check.across_before),
-        )
-    console.print(table)
-    for task, reason in report.objections:
-        console.print(f"[bold red]{escape(task)}[/] {reason}.")
-    worst = report.largest_ungated_loss
-    if worst is not None:
-        console.print(
-            f"Over all classes, as predict answers without --task, the accuracy of {escape(worst.task)} fell from "
-            f"{worst.across_before:.1f} % to {worst.across:.1f} %, among more classes than before; --min-accuracy "
-            "checks that."
-        )
-    if report.untested:
-        console.print(f"Not tested: {escape(', '.join(report.untested))}.")
-
-
 def _count(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{plural * (number != 1)}"
 
 
-def _percent(value: float | None) -> str:
+def show_percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f} %"
 
 
-def _number(value: float | None, digits: int = 3) -> str:
+def show_number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
