@@ -310,7 +310,6 @@ def test_an_error_is_printed_once_and_ends_every_process_with_code_2(tmp_path: P
     for out, words, message in (
         (tmp_path / "taken", (), "is no run folder"),
         (tmp_path / "new", ("--set", "batch_size=3"), "batch_size=3 cannot be sharded over 2 processes"),
-        (tmp_path / "new", ("--set", "colour=3"), "no option is called 'colour'"),
         (tmp_path / "bad", ("--set", "learning_rate=1e30"), "Lower learning_rate"),
     ):
         done = call(out, *words)

@@ -190,11 +190,12 @@ def resumes_mid_phase_to_the_same_bits(row: Method) -> None:
     record = teach(whole, stream).record
     for share in (0.15, 0.5, 0.85):
         with tempfile.TemporaryDirectory() as folder:
-            options = {"checkpoints": Path(folder), "checkpoint_seconds": 0.0}
+            checkpoints = Path(folder)
             with contextlib.suppress(StopError):
-                teach(build(row, stream), stream, observer=StopAt(share * record.num_images), **options)
+                stop = StopAt(share * record.num_images)
+                teach(build(row, stream), stream, observer=stop, checkpoints=checkpoints, checkpoint_seconds=0.0)
             learner = build(row, stream)
-            again = teach(learner, stream, **options).record
+            again = teach(learner, stream, checkpoints=checkpoints).record
         assert again.matrices == record.matrices, f"accuracies differ after a stop at {share:.0%} of the run"
         assert_same(whole, learner, f"the run stopped at {share:.0%}")
 
