@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 
 from recollect import ContinualClassifier
 from recollect.deploy import Model
+from recollect.deploy.prediction import predict_chunks
 from recollect.rng import Key
 
 MONTHS = {"may": ("0", "1"), "june": ("2", "3"), "july": ("1", "4")}
@@ -104,3 +106,8 @@ class Tied(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         features: torch.Tensor = self.body(x)
         return features
+
+
+def predict_files(classifier: ContinualClassifier, paths: Sequence[Path], **options: Any) -> list[dict[str, Any]]:
+    """All predictions of image files at once."""
+    return [prediction for chunk in predict_chunks(classifier, paths, **options) for prediction in chunk]

@@ -19,11 +19,11 @@ from recollect.cli.rendering.check_page import render_page
 from recollect.deploy import Gate, ModelStore
 from recollect.deploy.checks import CheckReport, TaskCheck
 from recollect.deploy.confusion import CheckDetails, ClassCheck, WrongImage
-from recollect.deploy.prediction import predict_files
 from tests.deploy.support import (
     SMALL,
     digits,
     make_classifier,
+    predict_files,
     random_images,
     write_digits,
     write_images,

@@ -21,11 +21,12 @@ from rich.console import Console
 
 from recollect import ContinualClassifier
 from recollect.cli.rendering.predictions import TablePrinter
-from recollect.deploy.prediction import predict_chunks, predict_files
+from recollect.deploy.prediction import predict_chunks
 from tests.deploy.support import (
     SMALL,
     digits,
     make_classifier,
+    predict_files,
     random_images,
     train_model,
     write_images,

