@@ -30,7 +30,7 @@ from recollect.testing.harness import StopAt as StopAt
 from recollect.testing.harness import StopError as StopError
 from recollect.testing.harness import make_stream as make_stream
 
-SMALL = {"memory": 8, "auxiliary_dim": 8, "projection_dim": 4}
+SMALL = {"memory": 8, "auxiliary_dim": 8, "projection_dim": 4, "random_dim": 40}
 
 
 def make_learner(
