@@ -20,20 +20,12 @@ from recollect.deploy.data import Labelled
 from recollect.deploy.measuring import measure_drift, measure_validation
 from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.names import check_task_name
-from recollect.deploy.reader import (
-    BATCH_SIZE,
-    Reader,
-    compute_features,
-    make_pixels,
-    new_learner,
-    restore_learner,
-    task_infos,
-)
+from recollect.deploy.reader import Reader, compute_features, make_pixels, new_learner, restore_learner, task_infos
 from recollect.device import to_host
 from recollect.engine import Engine, Observer, Runtime, StopRequest, Training, catch_signals, checkpoint
 from recollect.errors import UserError
 from recollect.rng import Key
-from recollect.streams import Split, Stream, Task, TaskData, TaskInfo
+from recollect.streams import Split, Stream, Task, TaskInfo
 from recollect.streams.build import channel_statistics
 
 VALIDATION_SHARE = 0.15
@@ -99,7 +91,6 @@ def learn_task(
         if features_before is not None:
             after = measure_drift(after, learner, images, features_before, full_precision)
         after = measure_validation(after, Reader(after, learner, full_precision), images, labels)
-        learner.add_images(TaskData(validation, pixels, runtime.device, BATCH_SIZE, Key(0)))
     return replace(after, tensors={name: to_host(tensor) for name, tensor in learner.deployable_state().items()})
 
 

@@ -71,12 +71,6 @@ class TaskIdentity(nn.Module):
         self.rule.learn(lesson)
         return lesson
 
-    @torch.no_grad()
-    def add(self, first_unit: int, data: TaskData, backbone: nn.Module, chain: RetrospectorChain) -> None:
-        """Count further images of the newest task in what the rule stores."""
-        labels = torch.cat([batch.y for batch in data.batches()])
-        self.rule.add(Lesson(labels - first_unit, self._read_all(data, backbone, chain)))
-
     def _read_all(self, data: TaskData, backbone: nn.Module, chain: RetrospectorChain) -> Reading:
         parts: list[Reading] = []
         for batch in data.batches():

@@ -189,11 +189,6 @@ class RFELearner(Learner[RFEConfig]):
         if not self.adapts:
             self._start_head(task, *((lesson.now.f, lesson.labels) if lesson else self._read(task, data)))
 
-    def add_images(self, data: TaskData) -> None:
-        """Count further images of the newest task in the statistics; nothing is trained."""
-        first_unit = self.network.units(self.rfe.num_tasks - 1).start
-        self.identity.add(first_unit, data, self.network.backbone, self.rfe.chain)
-
     def scores(self, x: Tensor) -> Scores:
         f, estimates = self.features(x)
         without_chain = at_least_single(self.network.logits(f))
