@@ -41,7 +41,10 @@ def test_a_picture_never_starts_ghostscript(tmp_path: Path, monkeypatch: pytest.
     picture.write_bytes(EPS)
     with pytest.raises(UserError, match=r"cat.jpg is not a readable image \(no picture of a known kind\)"):
         decode_image(io.BytesIO(picture.read_bytes()), str(picture), 32)
-    with pytest.raises(UserError, match="not a readable image"):
+    with (
+        pytest.warns(UserWarning, match="not a readable image"),
+        pytest.raises(UserError, match="a single image"),
+    ):
         ContinualClassifier(backbone="convnet", image_size=16, device="cpu").learn(
             _folder_with(picture, tmp_path), "may"
         )

@@ -1,8 +1,13 @@
 """A finished or interrupted run, back in memory.
 
-loaded = load_run("runs/rfe", data_root="data")
-x = loaded.stream.pixels.normalise(loaded.stream.tasks[0].test.take(torch.arange(8))[0])
-today, estimates = loaded.learner.features(x)      # of RFE: now, and in the feature space of each task
+>>> import recollect, torch
+>>> config = recollect.resolve("split-digits", "rfe", 0, {"epochs": 1, "retrospect_epochs": 1})
+>>> result = recollect.run(config, "digits", device="cpu")
+>>> loaded = load_run("digits")
+>>> x = loaded.stream.pixels.normalise(loaded.stream.tasks[0].test.take(torch.arange(8))[0])
+>>> today, estimates = loaded.learner.features(x)  # of RFE: now, and in the feature space of each task
+>>> len(estimates), today.shape
+(5, torch.Size([8, 64]))
 """
 
 from __future__ import annotations
