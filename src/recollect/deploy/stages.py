@@ -20,7 +20,7 @@ from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
 
 IMAGE_SIZE, PRETRAINED_IMAGE_SIZE, PHOTO_SIZE = 64, 128, 224
-"""From random weights, with pretrained ones, and with those for images of so many pixels (docs/backbones.md)."""
+"""From random weights; with pretrained ones (docs/backbones.md); for photos, near what these were trained with."""
 EPOCHS, PRETRAINED_EPOCHS = 20, 6
 
 

@@ -51,7 +51,7 @@ BOMB_PIXELS, BOMB_PIXELS_PER_BYTE = 120_000_000, 200  # beyond both, a small fil
 ORIENTATION = 0x0112  # of EXIF
 DRAFT = 2
 """A large JPEG is decoded at a half, a quarter or an eighth of its size, if that is at least so many times the size
-asked for: several times as fast for photos."""
+asked for, which is faster."""
 FORMATS = ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 """What Pillow may read. Among the others is EPS, for which it starts Ghostscript."""
 
