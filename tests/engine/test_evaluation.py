@@ -61,7 +61,7 @@ def test_many_small_tasks_are_evaluated_in_full_batches_by_one_reader(
         return counted
 
     monkeypatch.setattr(learner, "reader", counting)
-    monkeypatch.setattr("recollect.engine.evaluation.BATCH_SIZE", 100)
+    monkeypatch.setattr("recollect.streams.batch.reading_batch_size", lambda *_: 100)
     tasks = [stream.tasks[j] for j in (5, 0, 1, 2, 3, 4)]
     empty = dataclasses.replace(stream.tasks[1].test, indices=torch.zeros(0).long(), labels=torch.zeros(0).long())
     tasks[2] = dataclasses.replace(tasks[2], test=empty)

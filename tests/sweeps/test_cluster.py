@@ -31,7 +31,7 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path) -> No
     from recollect.sweeps.cluster import on_ray
 
     preset = tmp_path / "small.toml"
-    preset.write_text(PRESET.replace("epochs = 1\n", "epochs = 6\n", 1).replace('per_class" = 5', 'per_class" = 40'))
+    preset.write_text(PRESET.replace("epochs = 1\n", "epochs = 3\n", 1).replace('per_class" = 5', 'per_class" = 40'))
     jobs = load_preset(str(preset)).jobs(seeds=[0], precision="fp32")
     out = tmp_path / "out"
     killed: list[int] = []

@@ -84,6 +84,10 @@ class Rule(nn.Module, ABC):
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         """A score of every class, the larger the likelier; `logits` are the heads' of each task."""
 
+    def add(self, lesson: Lesson) -> None:
+        """Count further images of the newest task; rules that store no number of images leave them out."""
+        return
+
     def read_buffers(self) -> list[Tensor]:
         """What of its state is needed to read, and not only to learn more."""
         return list(self.buffers())
@@ -163,6 +167,10 @@ class Forward(Rule):
     def learn(self, lesson: Lesson) -> None:
         if lesson.before is not None:
             self.discriminant.follow(lesson.before.f, lesson.now.f)
+        self.add(lesson)
+
+    @torch.no_grad()
+    def add(self, lesson: Lesson) -> None:
         self.discriminant.add(lesson.now.f, lesson.labels + self.first)
         self.discriminant.refresh()
 
@@ -191,6 +199,14 @@ class Anchored(Rule):
     @torch.no_grad()
     def learn(self, lesson: Lesson) -> None:
         self.today.learn(lesson)
+        self._add_to_anchor(lesson)
+
+    @torch.no_grad()
+    def add(self, lesson: Lesson) -> None:
+        self.today.add(lesson)
+        self._add_to_anchor(lesson)
+
+    def _add_to_anchor(self, lesson: Lesson) -> None:
         first = lesson.now.f if lesson.now.first is None else lesson.now.first
         self.anchor.add(first, lesson.labels + self.today.first)
         self.anchor.refresh()

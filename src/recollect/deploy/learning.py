@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -20,12 +21,19 @@ from recollect.deploy.data import Labelled
 from recollect.deploy.measuring import measure_drift, measure_validation
 from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.names import check_task_name
-from recollect.deploy.reader import Reader, compute_features, make_pixels, new_learner, restore_learner, task_infos
+from recollect.deploy.reader import (
+    Reader,
+    compute_features,
+    make_pixels,
+    new_learner,
+    restore_learner,
+    task_infos,
+)
 from recollect.device import to_host
 from recollect.engine import Engine, Observer, Runtime, StopRequest, Training, catch_signals, checkpoint
 from recollect.errors import UserError
 from recollect.rng import Key
-from recollect.streams import Split, Stream, Task, TaskInfo
+from recollect.streams import Split, Stream, Task, TaskData, TaskInfo
 from recollect.streams.build import channel_statistics
 
 VALIDATION_SHARE = 0.15
@@ -51,6 +59,7 @@ def learn_task(
 
     Without `adapt` the backbone stays as it is, and the task gets a head and statistics of its features.
     """
+    started = perf_counter()
     name = check_task_name(name)
     past = model.tasks if model else ()
     if name in {task.name for task in past}:
@@ -68,12 +77,13 @@ def learn_task(
         learner, before = restore_learner(model, runtime, backbone, settings.patience), model
     learner.adapts = adapt
     pixels = make_pixels(before)
-    images, labels = validation.take(torch.arange(len(validation)))
+    images, _ = validation.take(torch.arange(len(validation)))
     features_before = compute_features(learner, images, pixels, full_precision) if past and adapt else None
     identity = identify_learn(settings, model, data, name, backbone, adapt=adapt)
     if checkpoint.newest(work / identity) is None:
         _remove_other_checkpoints(work)
-    stream = _make_stream(before, data, TaskInfo(len(past), name, data.class_names), train, validation)
+    task = TaskInfo(len(past), name, data.class_names)
+    stream = _make_stream(before, data, task, train, validation if adapt else _none_of(data))
     training = Training(epochs=settings.epochs, learning_rate=settings.learning_rate, batch_size=settings.batch_size)
     with catch_signals() if heed_signals else nullcontext(StopRequest()) as stop:
         engine = Engine(
@@ -81,16 +91,20 @@ def learn_task(
             checkpoints=work / identity, checkpoint_seconds=checkpoint_seconds, run=identity, stop=stop,
         )  # fmt: skip
         engine.run()
-    task = LearnedTask(
+    learned = LearnedTask(
         name=name, classes=data.class_names, images=data.count(), accuracy=None, across=None, temperature=1.0,
         drifted=None, rectified=None, learned=datetime.now(UTC).isoformat(timespec="seconds"),
-        seconds=sum(engine.record.seconds.values()), learn=identity, adapted=adapt,
+        seconds=0.0, learn=identity, adapted=adapt,
     )  # fmt: skip
-    after = replace(before, tasks=(*past, task), typical=None)
+    after = replace(before, tasks=(*past, learned), typical=None)
     if len(validation):
         if features_before is not None:
             after = measure_drift(after, learner, images, features_before, full_precision)
-        after = measure_validation(after, Reader(after, learner, full_precision), images, labels)
+        held_out = TaskData.of(validation, pixels, runtime.device, Key(settings.seed))
+        after = measure_validation(after, Reader(after, learner, full_precision), held_out)
+    training_seconds = sum(engine.record.seconds.values())  # also before an interruption
+    newest = replace(after.tasks[-1], seconds=max(training_seconds, perf_counter() - started))
+    after = replace(after, tasks=(*past, newest))
     return replace(after, tensors={name: to_host(tensor) for name, tensor in learner.deployable_state().items()})
 
 
@@ -99,12 +113,16 @@ def already_learned(task: str) -> UserError:
 
 
 def _make_stream(before: Model, data: Labelled, task: TaskInfo, train: Split, validation: Split) -> Stream:
-    """The new task after the learned ones, whose images are gone."""
-    empty = Split(data.images, torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    """The new task after the learned ones, whose images are gone; what the engine would test is measured later."""
+    empty = _none_of(data)
     learned = [Task(info, empty, empty, empty) for info in task_infos(before)]
     shape = (3, before.settings.image_size, before.settings.image_size)
-    tasks = (*learned, Task(task, train, validation, validation))
+    tasks = (*learned, Task(task, train, validation, empty))
     return Stream("images", tasks, make_pixels(before), shape, data.digest)
+
+
+def _none_of(data: Labelled) -> Split:
+    return Split(data.images, torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
 
 
 def _remove_other_checkpoints(work: Path) -> None:

@@ -13,16 +13,22 @@ from recollect.core import GatedRetrospector
 from recollect.deploy.calibration import fit_temperature
 from recollect.deploy.model import LearnedTask, Model, Typical
 from recollect.deploy.reader import Reader, compute_features, make_pixels
+from recollect.device import to_host
 from recollect.engine import Runtime
 from recollect.methods.rfe import RFELearner
 from recollect.metrics import rmse, squared_error
+from recollect.streams import TaskData
 
 MIN_IMAGES = 10  # below which such a loss says nothing
 MAX_CONFUSION = 25.0  # points of accuracy lost when the task is unknown, above which there is a warning
 
 
-def measure_validation(model: Model, reader: Reader, images: Tensor, labels: Tensor) -> Model:
-    """The model with temperatures, accuracies and feature statistics of its newest task's validation images."""
+def measure_validation(model: Model, reader: Reader, validation: TaskData) -> Model:
+    """The model with temperatures, accuracies and feature statistics of its newest task's validation images.
+
+    Once they have been measured, the images are counted in the learner's class statistics.
+    """
+    images, labels = validation.split.take(torch.arange(len(validation)))
     outputs = reader.outputs(images)
     units = reader.learner.network.units(len(model.tasks) - 1)
     within = fit_temperature(outputs.within[:, units], labels - units.start)
@@ -30,7 +36,6 @@ def measure_validation(model: Model, reader: Reader, images: Tensor, labels: Ten
     owner = torch.tensor([names.index(name) for name in names])  # the first unit of each class
     across = fit_temperature(outputs.across, labels, owner)
     probabilities = (outputs.across / across).softmax(1) @ F.one_hot(owner, len(names)).float()
-    features = reader.features(images)
     newest = replace(
         model.tasks[-1],
         temperature=within,
@@ -39,6 +44,7 @@ def measure_validation(model: Model, reader: Reader, images: Tensor, labels: Ten
     )
     _warn_if_not_learned(newest, len(labels))
     _warn_if_confused(newest, len(labels))
+    features = to_host(reader.learner.add_images(validation))
     mean, deviation = (tuple(values.tolist()) for values in (features.mean(0), features.std(0, correction=0)))
     typical = Typical(mean, deviation, len(labels), float(probabilities.amax(1).mean()))
     return replace(model, tasks=(*model.tasks[:-1], newest), temperature=across, typical=typical)

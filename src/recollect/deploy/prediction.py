@@ -15,10 +15,9 @@ from torch import Tensor
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.names import UNKNOWN
 from recollect.deploy.pictures import find_images, read_file
-from recollect.deploy.reader import BATCH_SIZE
 from recollect.errors import UserError
 
-CHUNK_SIZE = 2 * BATCH_SIZE  # images in memory at a time: whole batches of the network
+CHUNK_SIZE = 128  # images in memory at a time
 Prediction = dict[str, Any]
 """The path, class, probability, task and `top` classes of an image, and the error if it cannot be read."""
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from recollect.core.identity import Identity
 from recollect.deploy.model import EARLIER_IDENTITY, Model, Settings
-from recollect.device import to_host
+from recollect.device import reading_batch_size, to_host
 from recollect.engine import Runtime
 from recollect.errors import UserError
 from recollect.methods import Schedule, build_backbone, build_learner
@@ -26,7 +26,6 @@ from recollect.rng import Key
 from recollect.runs.settings import options_of_function
 from recollect.streams import Pixels, TaskInfo, split_rows
 
-BATCH_SIZE = 64
 PRETRAINED_RATE = 0.2
 """A pretrained network is trained at this share of the learning rate."""
 PRETRAINED_ALPHA = 4.0
@@ -173,5 +172,5 @@ def compute_features(
 
 def plain_batches(images: Tensor, pixels: Pixels, runtime: Runtime) -> Iterator[Tensor]:
     """Normalised images on the device, in order."""
-    for part in split_rows(images, BATCH_SIZE):
+    for part in split_rows(images, reading_batch_size(images, runtime.device)):
         yield pixels.normalise(part.to(runtime.device))

@@ -16,12 +16,11 @@ from recollect.rng import Key
 from recollect.streams import Batch, Pixels, Split, Task, TaskData
 
 Accuracies = dict[str, list[float | None]]
-BATCH_SIZE = 256
 
 
 def plain_batches(split: Split, pixels: Pixels, runtime: Runtime) -> Iterator[Batch]:
     """Unaugmented batches of all images, in order."""
-    return TaskData(split, pixels, runtime.device, BATCH_SIZE, Key(0)).batches()
+    return TaskData.of(split, pixels, runtime.device, Key(0)).batches()
 
 
 @torch.inference_mode()

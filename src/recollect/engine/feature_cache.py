@@ -10,12 +10,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from recollect.device import to_device
+from recollect.device import reading_batch_size, to_device
 from recollect.methods import CachedFunctions
 from recollect.rng import Key
-from recollect.streams import Moves, Pixels, Samples, Split, augment
-
-BATCH_SIZE = 256
+from recollect.streams import Moves, Pixels, Samples, Split, augment, split_rows
 
 
 def num_views_that_fit(
@@ -50,8 +48,7 @@ class FeatureCache:
         self.moves = Moves(*map(torch.stack, zip(*moves, strict=True))).to(device)  # [views, images]
         self.values: dict[str, Tensor] = {}
         for view in range(len(moves)):
-            for start in range(0, len(split), BATCH_SIZE):
-                positions = torch.arange(start, min(start + BATCH_SIZE, len(split)))
+            for positions in split_rows(torch.arange(len(split)), reading_batch_size(split.images, device)):
                 for name, output in cached(self.show(view, positions)).items():
                     if name not in self.values:
                         self.values[name] = output.new_empty(len(moves), len(split), *output.shape[1:])

@@ -30,7 +30,6 @@ from recollect.rng import Key
 from recollect.streams import Split, Stream, Task, TaskData, TaskInfo
 
 MISFITS = (RuntimeError, TypeError, KeyError, ValueError, AttributeError, IndexError)
-BATCH_SIZE = 256  # where the learner sees images without training
 EVALUATIONS = ("til", "cil", "til_without_chain", "task_prediction")
 
 
@@ -157,7 +156,7 @@ class Engine:
         """Let the learner see each task's images as they are; all ranks then have the main one's state."""
         self.learner.eval()
         for task in lesson:
-            data = TaskData(task.train, self.stream.pixels, self.runtime.device, BATCH_SIZE, key / task.info.index)
+            data = TaskData.of(task.train, self.stream.pixels, self.runtime.device, key / task.info.index)
             with self.runtime.autocast():
                 see(task.info, data)
         self.runtime.world.broadcast_(self.learner.state_dict().values())

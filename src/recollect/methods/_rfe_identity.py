@@ -27,8 +27,9 @@ class Anchor(Frozen):
 class TaskIdentity(nn.Module):
     """The rule, the network after the first task (`anchored`), and the network before the current one."""
 
-    def __init__(self, config: RFEConfig, feature_dim: int) -> None:
+    def __init__(self, config: RFEConfig, feature_dim: int, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
+        self.image_shape = image_shape
         self.is_anchored = config.identity == "anchored"
         self.rule = make_rule(
             config.identity,
@@ -59,24 +60,33 @@ class TaskIdentity(nn.Module):
         """Show the rule the task's images, read by the network of today and of before; returns what it was shown."""
         if not self.rule.learns:
             return None
-        labels = torch.cat([batch.y for batch in data.batches()])
         before = None
         if self.before:
-            old = self.before["chain"].module
+            previous, old = (self.before[name].module for name in ("backbone", "chain"))
+            assert isinstance(previous, nn.Module)
             assert isinstance(old, RetrospectorChain)
-            before = self._read_all(data, self.before["backbone"], old)
+            before = self._read_all(data, previous, old)
         today = chain.spaces[-1]
         moving = [earlier for earlier in range(task.index) if chain.domain(earlier) == today] if self.before else []
-        lesson = Lesson(labels - first_unit, self._read_all(data, backbone, chain), before, moving)
+        lesson = Lesson(data.labels - first_unit, self._read_all(data, backbone, chain), before, moving)
         self.rule.learn(lesson)
+        return lesson
+
+    @torch.no_grad()
+    def add(self, first_unit: int, data: TaskData, backbone: nn.Module, chain: RetrospectorChain) -> Lesson:
+        """Count further images of the newest task in what the rule stores; returns what it was shown."""
+        lesson = Lesson(data.labels - first_unit, self._read_all(data, backbone, chain))
+        self.rule.add(lesson)
         return lesson
 
     def _read_all(self, data: TaskData, backbone: nn.Module, chain: RetrospectorChain) -> Reading:
         parts: list[Reading] = []
+        read = folded(backbone, self.image_shape)
+        first = None if self.first is None else folded(self.first.module, self.image_shape)
         for batch in data.batches():
-            f = at_least_single(backbone(batch.x))
+            f = at_least_single(read(batch.x))
             estimates = [at_least_single(estimate) for estimate in chain.rewind(batch.x, f)]
-            parts.append(Reading(f, estimates, self._read_first(batch.x, self.first)))
+            parts.append(Reading(f, estimates, self._read_first(batch.x, first)))
         spaces = zip(*(part.estimates for part in parts), strict=True)
         firsts = [part.first for part in parts if part.first is not None]
         return Reading(
@@ -89,9 +99,9 @@ class TaskIdentity(nn.Module):
         """Features of the network that never moves; None as long as they are today's."""
         return None if first is None else at_least_single(first(x))
 
-    def reader(self, image_shape: tuple[int, int, int], dtype: torch.dtype | None) -> Evidence:
+    def reader(self, dtype: torch.dtype | None) -> Evidence:
         """`evidence`, with the first task's network folded."""
-        first = None if self.first is None else folded(self.first.module, image_shape, dtype)
+        first = None if self.first is None else folded(self.first.module, self.image_shape, dtype)
         return lambda x, f, estimates, logits: self._evidence(x, f, estimates, logits, first)
 
     def evidence(self, x: Tensor, f: Tensor, estimates: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:

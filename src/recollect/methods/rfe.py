@@ -67,7 +67,7 @@ class RFELearner(Learner[RFEConfig]):
             teacher_statistics="frozen" if self.is_gentle else config.teacher_statistics,  # as the student's are
             end_to_end=config.end_to_end,
         )
-        self.identity = TaskIdentity(config, network.feature_dim)
+        self.identity = TaskIdentity(config, network.feature_dim, setup.image_shape)
         self.past = None if config.keep == "none" else RFEMemory(config, network.feature_dim, setup.image_shape)
         self.adapts = True
         """Whether the backbone is trained on the task that begins next; else it gets a head and statistics alone."""
@@ -91,8 +91,9 @@ class RFELearner(Learner[RFEConfig]):
 
     def _read(self, task: TaskInfo, data: TaskData) -> tuple[Tensor, Tensor]:
         """Features of a task's images, and labels within the task."""
-        pairs = [(at_least_single(self.network.backbone(batch.x)), batch.y) for batch in data.batches()]
-        return torch.cat([f for f, _ in pairs]), torch.cat([y for _, y in pairs]) - self.network.units(task.index).start
+        read = folded(self.network.backbone, self.setup.image_shape)
+        f = torch.cat([at_least_single(read(batch.x)) for batch in data.batches()])
+        return f, data.labels - self.network.units(task.index).start
 
     def _start_head(self, task: TaskInfo, f: Tensor, labels: Tensor) -> None:
         weight, bias = discriminant_head(f, labels, task.num_classes, self.config.shrinkage)
@@ -189,6 +190,11 @@ class RFELearner(Learner[RFEConfig]):
         if not self.adapts:
             self._start_head(task, *((lesson.now.f, lesson.labels) if lesson else self._read(task, data)))
 
+    def add_images(self, data: TaskData) -> Tensor:
+        """Count further images of the newest task in the statistics; nothing is trained. Returns their features."""
+        first_unit = self.network.units(self.rfe.num_tasks - 1).start
+        return self.identity.add(first_unit, data, self.network.backbone, self.rfe.chain).now.f
+
     def scores(self, x: Tensor) -> Scores:
         f, estimates = self.features(x)
         without_chain = at_least_single(self.network.logits(f))
@@ -197,7 +203,7 @@ class RFELearner(Learner[RFEConfig]):
     def reader(self, dtype: torch.dtype | None = None, *, without_chain: bool = False) -> Reader:
         backbone = folded(self.network.backbone, self.setup.image_shape, dtype)
         rewind = fused(self.rfe.chain, dtype)
-        evidence = self.identity.reader(self.setup.image_shape, dtype)
+        evidence = self.identity.reader(dtype)
 
         def read(x: Tensor) -> Scores:
             f = backbone(x)

@@ -67,14 +67,21 @@ def scaled_stages(variant: Variant) -> list[Stage]:
     return stages
 
 
-def padding(size: tuple[int, int], kernel: int, stride: int) -> nn.ZeroPad2d:
-    """What TensorFlow adds before a convolution: so that size / stride positions come out, the odd one at the end.
+def convolution(
+    channels_in: int, channels: int, kernel: int, stride: int, size: tuple[int, int], groups: int = 1
+) -> tuple[nn.Module, nn.Conv2d]:
+    """A convolution with TensorFlow's padding: size / stride positions come out, the odd row or column at the end.
 
-    The size is fixed, so that the network can be traced and exported.
+    Padding that is the same on both sides, as nearly all is, is left to the convolution, which needs no copy of its
+    input for it. The size is fixed, so that the network can be traced and exported.
     """
     missing = [max((math.ceil(length / stride) - 1) * stride + kernel - length, 0) for length in size]
     (top, left), (height, width) = [length // 2 for length in missing], missing
-    return nn.ZeroPad2d((left, width - left, top, height - top))
+    if height == 2 * top and width == 2 * left:
+        same = nn.Conv2d(channels_in, channels, kernel, stride, (top, left), groups=groups, bias=False)
+        return nn.Identity(), same
+    pad = nn.ZeroPad2d((left, width - left, top, height - top))
+    return pad, nn.Conv2d(channels_in, channels, kernel, stride, groups=groups, bias=False)
 
 
 class Block(nn.Module):
@@ -86,8 +93,7 @@ class Block(nn.Module):
         if stage.expansion > 1:
             self.expand_conv = nn.Conv2d(channels_in, inner, 1, bias=False)
             self.bn0 = _norm(inner)
-        self.pad = padding(size, stage.kernel, stride)
-        self.depthwise_conv = nn.Conv2d(inner, inner, stage.kernel, stride, groups=inner, bias=False)
+        self.pad, self.depthwise_conv = convolution(inner, inner, stage.kernel, stride, size, groups=inner)
         self.bn1 = _norm(inner)
         self.project_conv = nn.Conv2d(inner, stage.channels, 1, bias=False)
         self.bn2 = _norm(stage.channels)
@@ -95,8 +101,8 @@ class Block(nn.Module):
         self.has_shortcut = stride == 1 and channels_in == stage.channels
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = F.relu6(self.bn0(self.expand_conv(x))) if self.expands else x
-        filtered = F.relu6(self.bn1(self.depthwise_conv(self.pad(wide))))
+        wide = F.relu6(self.bn0(self.expand_conv(x)), inplace=True) if self.expands else x
+        filtered = F.relu6(self.bn1(self.depthwise_conv(self.pad(wide))), inplace=True)
         z: Tensor = self.bn2(self.project_conv(filtered))
         if self.has_shortcut:
             z = x + z
@@ -113,8 +119,7 @@ class EfficientNetLite(nn.Module):
     def __init__(self, variant: Variant, in_channels: int, size: tuple[int, int], *, resizes: bool = False) -> None:
         super().__init__()
         self.size, self.resizes = size, resizes
-        self.pad = padding(size, 3, 2)
-        self.conv_stem = nn.Conv2d(in_channels, 32, 3, 2, bias=False)
+        self.pad, self.conv_stem = convolution(in_channels, 32, 3, 2, size)
         self.bn0 = _norm(32)
         size, channels, blocks = _smaller(size, 2), 32, []
         for stage in scaled_stages(variant):
@@ -128,8 +133,8 @@ class EfficientNetLite(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.resizes:
             x = F.interpolate(x, self.size, mode="bilinear", antialias=True)
-        x = self.blocks(F.relu6(self.bn0(self.conv_stem(self.pad(x)))))
-        return F.relu6(self.bn1(self.conv_head(x))).mean(dim=(2, 3))
+        x = self.blocks(F.relu6(self.bn0(self.conv_stem(self.pad(x))), inplace=True))
+        return F.relu6(self.bn1(self.conv_head(x)), inplace=True).mean(dim=(2, 3))
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:

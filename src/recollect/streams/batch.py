@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from recollect.device import reading_batch_size
 from recollect.distributed.shard import UNSHARDED, Shard
 from recollect.rng import Key
 from recollect.streams.pixels import Moves, Pixels
@@ -85,6 +86,16 @@ class TaskData:
 
     def __len__(self) -> int:
         return len(self.split)
+
+    @staticmethod
+    def of(split: Split, pixels: Pixels, device: torch.device, key: Key) -> TaskData:
+        """In batches of a size that the device reads fast."""
+        return TaskData(split, pixels, device, reading_batch_size(split.images, device), key)
+
+    @property
+    def labels(self) -> Tensor:
+        """On the device, in the order of the images."""
+        return self.split.labels.to(self.device)
 
     def batches(self, positions: Tensor | None = None) -> Iterator[Batch]:
         """Unaugmented batches of all images, or of those at `positions`."""
