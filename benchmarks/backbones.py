@@ -19,6 +19,7 @@ from torch import Tensor
 from pages.experiments import RESULTS, ROOT
 from pages.markdown import fill, table
 from recollect.core import Discriminant, folded
+from recollect.engine import Runtime
 from recollect.nets import backbones
 from recollect.nets.efficientnet import VARIANTS, EfficientNetLite
 from recollect.runs.folder import code_version
@@ -26,9 +27,10 @@ from recollect.storage import write_json
 from recollect.streams import StreamOptions, open_stream
 
 RAW, PAGE = RESULTS / "backbones.json", ROOT / "docs" / "backbones.md"
-SIZES = (64, 96, 128, 160, 224)
+SIZES = (128, 160, 224, 96, 64)
 STREAMS = {"split-cifar100": "CIFAR-100 (32 pixels)", "split-tinyimagenet": "Tiny ImageNet (64 pixels)"}
 NUM_CLASSES, PER_TASK, PER_CLASS = 30, 10, 100
+BATCH_SIZE = 16
 
 
 def measure(stream_name: str, name: str, size: int, data_root: Path) -> dict[str, Any]:
@@ -39,6 +41,7 @@ def measure(stream_name: str, name: str, size: int, data_root: Path) -> dict[str
     rows = [(y == label).nonzero()[:, 0][: 2 * PER_CLASS] for label in range(NUM_CLASSES)]
     network = backbones()[name].make((3, *stream.image_shape[1:]), image_size=size).eval()
     assert isinstance(network, EfficientNetLite)
+    Runtime.choose("cpu", "fp32").place(network)
     assert network.normalisation is not None
     mean, std = (torch.tensor(values)[:, None, None] for values in network.normalisation)
     read = folded(network, stream.image_shape)
@@ -63,7 +66,7 @@ def measure(stream_name: str, name: str, size: int, data_root: Path) -> dict[str
 
 @torch.inference_mode()
 def _features(read: Callable[[Tensor], Tensor], images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    return torch.cat([read((part / 255 - mean) / std) for part in images.split(32)])
+    return torch.cat([read((part / 255 - mean) / std) for part in images.split(BATCH_SIZE)])
 
 
 def _rows() -> list[dict[str, Any]]:
