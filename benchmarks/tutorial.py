@@ -1,6 +1,6 @@
 """The tutorial: three months of folders, learned with real commands on CIFAR-100, whose output is recorded.
 
-python benchmarks/tutorial.py run --data-root DATA       run the commands and the comparison of backbones; finished parts are skipped
+python benchmarks/tutorial.py run --data-root DATA       run the commands and the comparison; finished parts are skipped
 python benchmarks/tutorial.py page                       docs/tutorial.md and its charts, from results/tutorial/
 """
 
@@ -24,12 +24,11 @@ from recollect.storage import write_json
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "tutorial"
 MONTHS = {"may": "task-1", "june": "task-2", "july": "task-3"}
-NETWORK = "--backbone efficientnet-lite0 --image-size 64"
 STEPS = {  # as the page has them; a test runs the same on digits
     "export": "recollect stream export split-cifar100 photos --tasks 10 --train-per-class 100 --test-per-class 50 --data-root DATA",
     "sort": "mv photos/train/task-1 photos/2026-05 && mv photos/train/task-2 photos/2026-06 && mv photos/train/task-3 photos/2026-07 && "
             "mkdir photos-test && mv photos/test/task-1 photos-test/may",
-    "learn-may": f"recollect learn model photos/2026-05 --task may {NETWORK}",
+    "learn-may": "recollect learn model photos/2026-05 --task may",
     "check-may": "recollect check model photos-test",
     "predict": "recollect predict model photos-test/may/*/00001.png",
     "delete-may": "rm -r photos/2026-05 && mv photos/test/task-2 photos-test/june",
@@ -38,6 +37,8 @@ STEPS = {  # as the page has them; a test runs the same on digits
     "delete-june": "rm -r photos/2026-06 && mv photos/test/task-3 photos-test/july",
     "learn-july": "recollect learn model photos/2026-07 --task july",
     "check": "recollect check model photos-test --max-forgetting 5",
+    "page": "recollect check model photos-test --html check.html > check.txt",
+    "adapt": "recollect learn model photos/2026-07 --task july --adapt",
     "inspect": "recollect inspect model",
     "unknown": "recollect predict model photos-test/may/*/00002.png --min-probability 0.5 --top 2",
     "alike": "recollect inspect model --images photos-test/july",
@@ -46,10 +47,10 @@ STEPS = {  # as the page has them; a test runs the same on digits
     "rollback": "recollect rollback model --to june",
     "export-onnx": "recollect export model model.onnx",
 }  # fmt: skip
-BACKBONES = {
-    "efficientnet-lite0, ImageNet": NETWORK,
-    "efficientnet-lite0, from scratch": f"{NETWORK} --set weights=none",
-    "resnet18 of width 32, from scratch": "--backbone resnet18 --image-size 64 --set width=32",
+WAYS = {  # options of the first learn, and of every learn
+    "pretrained, as it is (default)": ("", ""),
+    "pretrained, adapted": ("", "--adapt"),
+    "from scratch": ("--backbone resnet18", ""),
 }
 SEEDS = (0, 1, 2)
 
@@ -73,10 +74,10 @@ def run(data_root: str) -> None:
         if not (RESULTS / "walk.json").exists():
             write_json(RESULTS / "walk.json", walk(folder / "walk", data_root))
         for seed in SEEDS:
-            for name, options in BACKBONES.items():
-                path = RESULTS / f"{name.replace(', ', '-').replace(' ', '-').lower()}-{seed}.json"
+            for name in WAYS:
+                path = RESULTS / f"{name.partition(' (')[0].replace(', ', '-').replace(' ', '-')}-{seed}.json"
                 if not path.exists():
-                    write_json(path, compare(name, options, seed, folder / path.stem, data_root))
+                    write_json(path, compare(name, seed, folder / path.stem, data_root))
 
 
 def walk(folder: Path, data_root: str) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def walk(folder: Path, data_root: str) -> dict[str, Any]:
     recorded: dict[str, Any] = {"steps": {}, "checks": {}, "commit": code_version()}
     for name, command in STEPS.items():
         recorded["steps"][name] = shell(command, folder, data_root)
-        if recorded["steps"][name]["exit"] not in ((0, 1) if name.startswith("check") else (0,)):
+        if recorded["steps"][name]["exit"] not in ((0, 1) if "recollect check" in command else (0,)):
             sys.exit(f"{command}: {recorded['steps'][name]['output']}")
         print(recorded["steps"][name]["output"], flush=True)
         if name in ("learn-may", "learn-june", "learn-july"):
@@ -112,30 +113,34 @@ def _accuracies(folder: Path, data_root: str) -> dict[str, float]:
     return {task["task"]: task["within"] for task in checked["tasks"]}
 
 
-def _predictions(folder: Path) -> list[list[float]]:
-    """For every test image its confidence, and 1 if the predicted class is correct."""
+def _predictions(folder: Path) -> dict[str, Any]:
+    """The classes in order, and for every test image its class, the predicted one and the confidence."""
     from recollect import ContinualClassifier
 
     model = ContinualClassifier.load(folder / "model")
-    predictions = []
+    classes, rows = model.classes_.tolist(), []
     for month in MONTHS:
         for class_folder in sorted((folder / "photos-test" / month).iterdir()):
-            paths = sorted(class_folder.iterdir())
-            probabilities = model.predict_proba(paths)
-            for row in probabilities:
-                predictions.append(
-                    [round(float(row.max()), 4), float(model.classes_[int(row.argmax())] == class_folder.name)]
-                )
-    return predictions
+            probabilities = model.predict_proba(sorted(class_folder.iterdir()))
+            rows += [
+                [classes.index(class_folder.name), int(p.argmax()), round(float(p.max()), 4)] for p in probabilities
+            ]
+    return {"classes": classes, "months": [list(task.classes) for task in model.tasks_], "rows": rows}
 
 
-def compare(name: str, options: str, seed: int, folder: Path, data_root: str) -> dict[str, Any]:
-    """Two months with one backbone."""
+def compare(name: str, seed: int, folder: Path, data_root: str) -> dict[str, Any]:
+    """Three months learned in one way."""
     folder.mkdir()
+    first, every = WAYS[name]
+    learns = [
+        f"recollect learn model photos/train/{images} --task {month} {first if month == 'may' else ''} {every} "
+        f"{f'--seed {seed}' if month == 'may' else ''}"
+        for month, images in MONTHS.items()
+    ]
+    moves = " && ".join(f"mv photos/test/{images} photos-test/{month}" for month, images in MONTHS.items())
     commands = [
-        f"{STEPS['export']} --seed {seed}", "mkdir photos-test && mv photos/test/task-1 photos-test/may && mv photos/test/task-2 photos-test/june",
-        f"recollect learn model photos/train/task-1 --task may {options.replace(' --set', f' --seed {seed} --set') if '--set' in options else f'{options} --seed {seed}'}",
-        "recollect learn model photos/train/task-2 --task june", "recollect check model photos-test --json",
+        f"{STEPS['export']} --seed {seed}", f"mkdir photos-test && {moves}",
+        *[" ".join(learn.split()) for learn in learns], "recollect check model photos-test --json",
     ]  # fmt: skip
     done = [shell(command, folder, data_root) for command in commands]
     for step in done:
@@ -144,8 +149,8 @@ def compare(name: str, options: str, seed: int, folder: Path, data_root: str) ->
     checks = json.loads(done[-1]["output"])["tasks"]
     shutil.rmtree(folder)
     print(name, seed, checks, flush=True)
-    return {"backbone": name, "seed": seed, "commands": commands, "checks": checks, "commit": code_version(),
-            "learn_seconds": sum(step["seconds"] for step in done[2:4])}  # fmt: skip
+    return {"way": name, "seed": seed, "commands": commands, "checks": checks, "commit": code_version(),
+            "learn_seconds": [step["seconds"] for step in done[2:5]]}  # fmt: skip
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from recollect.deploy.reader import is_pretrained
 from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
 
-IMAGE_SIZE, PRETRAINED_IMAGE_SIZE, PHOTO_SIZE = 64, 128, 224
+IMAGE_SIZE, PRETRAINED_IMAGE_SIZE, PHOTO_SIZE = 64, 160, 224
 """From random weights; with pretrained ones (docs/backbones.md); for photos, near what these were trained with."""
 EPOCHS, PRETRAINED_EPOCHS = 20, 6
 

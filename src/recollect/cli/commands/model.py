@@ -54,7 +54,7 @@ def learn(
         pretrained weights.
     image_size
         For a new model: the centre square of each image is resized to this many pixels; by default 224 for photos and
-        128 for smaller images, or 64 without pretrained weights.
+        160 for smaller images, or 64 without pretrained weights.
     epochs
         For a new model: maximum number of epochs per phase; early stopping may end it sooner; default 6, or 20
         without pretrained weights.
