@@ -65,8 +65,8 @@ def test_the_teacher_changes_only_by_its_statistics_policy(statistics: str) -> N
     seen: dict[str, dict[str, Tensor]] = {}
     original = learner.rfe.end_task
 
-    def spy(backbone: nn.Module) -> None:
-        original(backbone)
+    def spy(backbone: nn.Module, **options: bool) -> None:
+        original(backbone, **options)
         seen["before"] = copy.deepcopy(learner.rfe.anchor.module.state_dict())
 
     learner.rfe.end_task = spy

@@ -38,7 +38,7 @@ def _traced(module: nn.Module, example_shape: tuple[int, ...]) -> nn.Module:
     x = numbers.reshape(2, *example_shape)
     expected: Tensor = module(x)  # a module that is broken says so here
     try:
-        graph = fx.symbolic_trace(deepcopy(module))
+        graph = fx.symbolic_trace(module)  # has the module's layers; those that are folded are replaced by copies
     except (TypeError, ValueError, RuntimeError):
         # The module works, as was just seen: what fails is its forward on the stand-ins that tracing passes in, which
         # cannot be branched on, counted, or given to other libraries. Such a module is read as it is.

@@ -141,14 +141,18 @@ class RFE(nn.Module):
         """What the second stage of this task trains."""
         return [*self.distill_parameters(), *self.retrospect_parameters()]
 
-    def end_task(self, backbone: nn.Module) -> None:
-        """Keep a frozen copy of the backbone as f_t, freeze the chain, and drop the adapter."""
+    def end_task(self, backbone: nn.Module, *, keeps_teacher: bool = True) -> None:
+        """Keep a frozen copy of the backbone as f_t, freeze the chain, and drop the adapter.
+
+        Without a teacher the next task cannot train the backbone.
+        """
         self._under_way = False
-        teacher = Frozen(backbone, self.teacher_statistics)
-        if self.chain.is_at_anchor:
-            self.anchor, self.recent = teacher, None
-        else:
-            self.recent = teacher
+        if keeps_teacher:
+            teacher = Frozen(backbone, self.teacher_statistics)
+            if self.chain.is_at_anchor:
+                self.anchor, self.recent = teacher, None
+            else:
+                self.recent = teacher
         self.chain.requires_grad_(False).eval()
         self.adapter = None
 

@@ -76,7 +76,8 @@ class RFELearner(Learner[RFEConfig]):
         self.identity.begin_task(task, self.network.backbone, self.rfe.chain, moves=self.adapts)
         self.identity.to(self.network.task_of_unit.device)
         if task.index:
-            self.rfe.end_task(self.network.backbone)  # nothing has moved since task t-1 ended: this is f_{t-1}
+            # Nothing has moved since task t-1 ended: this is f_{t-1}, the teacher if the backbone is to be trained.
+            self.rfe.end_task(self.network.backbone, keeps_teacher=self.adapts)
         super().begin_task(task)
         with (self.setup.key / "retrospectors" / task.index).initialising():
             self.rfe.begin_task(moves=self.adapts)
