@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -105,9 +106,18 @@ def test_options_of_an_existing_model_are_refused_by_their_flags(tmp_path: Path)
     model, data = tmp_path / "model", write_photos(tmp_path / "p")
     assert recollect("learn", model, data, "--task", "may", "--no-mirror", *LEARN).returncode == 0
     assert ModelStore(model).load().settings.flip is False
-    done = recollect(
-        "learn", model, write_photos(tmp_path / "q", ("c", "d")), "--task", "june", "--mirror", "--device", "cpu"
-    )
-    assert (done.returncode, "--mirror cannot be changed" in done.stderr) == (2, True)
+    more = ("learn", model, write_photos(tmp_path / "q", ("c", "d")), "--task", "june")
+    done = recollect(*more, "--mirror", "--epochs", "1", "--device", "cpu")
+    assert (done.returncode, "already exists; --mirror is fixed when a model is created" in done.stderr) == (2, True)
+    assert recollect(*more, "--no-mirror", *LEARN).returncode == 0  # a monthly script repeats its options
+    assert [task.name for task in ModelStore(model).load().tasks] == ["may", "june"]
     done = recollect("learn", tmp_path / "new", data, "--task", "may", "--set", "patience=3")
     assert (done.returncode, "takes options of the backbone, which patience is not" in done.stderr) == (2, True)
+
+
+def test_output_without_a_terminal_is_lines_with_the_time(tmp_path: Path) -> None:
+    done = recollect("learn", tmp_path / "model", write_photos(tmp_path / "p"), "--task", "may", *LEARN)
+    lines = [line for line in done.stdout.splitlines() if " may " in line and "begins" in line]
+    assert [re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", "", line) for line in lines] == [
+        "may task 1 · fit: begins", "may task 1 · retrospect: begins",
+    ]  # fmt: skip

@@ -119,6 +119,6 @@ def test_the_estimated_time_is_seconds_times_images_times_epochs(
 ) -> None:
     monkeypatch.setattr("recollect.cli.rendering.model.seconds_an_image", lambda *_: 0.5)
     settings = make_classifier(epochs=10).settings
-    for num_learned, minutes in ((0, 14.0), (1, 20.0)):  # 120 images, 10 epochs, times 1.4 and 2.0 for both stages
+    for num_learned, minutes in ((0, 14), (1, 20)):  # 120 images, 10 epochs, times 1.4 and 2.0 for both stages
         print_estimate(Console(), LearnPlan(settings, {"cat": 120}, num_learned, adapts=True), "cpu", 1)
         assert f"Up to about {minutes} minutes" in capsys.readouterr().out

@@ -72,7 +72,7 @@ def test_a_run_stopped_by_a_signal_resumes_to_the_same_bits(tmp_path: Path) -> N
     begun.send_signal(signal.SIGINT)
     _, errors = begun.communicate(timeout=60)
     assert begun.returncode != 0
-    assert errors.count("finishing the step and saving; once more to stop at once") == 1
+    assert errors.count("Saving… press Ctrl-C again to quit without saving.") == 1
     assert errors.count("recollect: saved; the same command resumes from here") == 1
     assert not (tmp_path / "cut" / "result.json").exists()
     again = call(tmp_path / "cut", *words, method="rfe-b")

@@ -105,7 +105,7 @@ def test_a_signal_saves_the_step_and_the_same_command_resumes_to_the_same_result
     started.send_signal(number)
     _, errors = started.communicate(timeout=60)
     assert started.returncode == code
-    assert "finishing the step and saving; once more to stop at once" in errors
+    assert "Saving… press Ctrl-C again to quit without saving." in errors
     assert "saved; the same command resumes from here" in errors
     assert not (interrupted / "result.json").exists()
     resume = ["resume", str(interrupted), "--threads", "1"]

@@ -34,9 +34,7 @@ def find_images(folder: Path) -> list[Path]:
     if len(images) < len(files):
         suffixes = sorted({path.suffix or "no suffix" for path in files if path.suffix.lower() not in SUFFIXES})
         number = len(files) - len(images)
-        warnings.warn(
-            f"{number} files in {folder} that are not images are skipped: {', '.join(suffixes)}", stacklevel=2
-        )
+        warnings.warn(f"skipped {number} files in {folder} that are not images: {', '.join(suffixes)}", stacklevel=2)
     return images
 
 

@@ -35,7 +35,7 @@ def catch_signals(*, announce: bool = True) -> Iterator[StopRequest]:
         request.number = number
         if announce:
             with suppress(OSError):  # the terminal was closed, or the parent process has ended
-                message = "\nrecollect: finishing the step and saving; once more to stop at once"
+                message = "\nrecollect: Saving… press Ctrl-C again to quit without saving."
                 print(message, file=sys.stderr, flush=True)
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}

@@ -73,8 +73,8 @@ def learn(
     from recollect.cli.rendering.model import LearningProgress, print_estimate, print_learned
     from recollect.deploy import ContinualClassifier, ModelStore
     from recollect.deploy.classifier import classifier_options
-    from recollect.deploy.model import RANGES
-    from recollect.deploy.store import FixedSettingsError
+    from recollect.deploy.model import RANGES, Settings
+    from recollect.deploy.store import FixedSettingsError, LearnResult
     from recollect.engine import Runtime
     from recollect.errors import UserError
     from recollect.runs import parse
@@ -98,18 +98,28 @@ def learn(
     console = stdout()
     Runtime.choose(device, "fp32", threads)
     settings = ContinualClassifier(device=device, **given, **options).settings if given or options else None
+    store = ModelStore(model)
     with LearningProgress(console, task) as progress:
-        try:
-            result = ModelStore(model).learn(
+
+        def learn_with(settings: Settings | None) -> LearnResult:
+            return store.learn(
                 images, task, settings, adapt=adapt, force=force, strict=strict, device=device, observer=progress,
                 progress=progress.track_files,
                 before_training=lambda plan: print_estimate(console, plan, device, threads), heed_signals=True,
                 checkpoint_seconds=checkpoint_every,
             )  # fmt: skip
+
+        try:
+            result = learn_with(settings)
         except FixedSettingsError as error:
-            names = {"flip": "mirror"}
-            listed = ", ".join(f"--{names.get(name, name).replace('_', '-')}" for name in (*given, *options))
-            raise UserError(f"{model} already exists, and {listed} cannot be changed; leave it out") from error
+            fixed = vars(store.load().settings)
+            fixed |= fixed["backbone_options"]
+            changed = [name for name, value in (given | options).items() if fixed.get(name) != value]
+            if changed:
+                listed = ", ".join(f"--{'mirror' if name == 'flip' else name.replace('_', '-')}" for name in changed)
+                is_fixed = "is fixed" if len(changed) == 1 else "are fixed"
+                raise UserError(f"{model} already exists; {listed} {is_fixed} when a model is created") from error
+            result = learn_with(None)
     print_learned(console, model, result)
 
 

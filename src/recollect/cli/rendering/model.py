@@ -36,20 +36,24 @@ class LearningProgress(ProgressBar):
 
     def event(self, kind: str, **fields: Any) -> None:
         if kind == "resumed":
-            self._console.print(f"[bold]{self._title}[/] resumes from its last checkpoint")
+            self._print("resumes from its last checkpoint")
 
 
 def print_estimate(console: Console, plan: LearnPlan, device: str, threads: int) -> None:
     """The images per class and about how long learning them will take."""
-    settings, num = plan.settings, sum(plan.num_images.values())
+    listed = ", ".join(f"{escape(name)} {number}" for name, number in plan.num_images.items())
+    duration = f" Up to about [bold]{_estimate_minutes(plan, device, threads)} minutes[/]." if plan.adapts else ""
+    console.print(f"{sum(plan.num_images.values())} images: {listed}.{duration}")
+
+
+def _estimate_minutes(plan: LearnPlan, device: str, threads: int) -> str:
+    settings = plan.settings
     shape = (3, settings.image_size, settings.image_size)
     runtime = Runtime.choose(device, settings.precision, threads)
     seconds = seconds_an_image(settings.backbone, settings.backbone_options, shape, runtime, settings.batch_size)
     cost = LATER_TASK_COST if plan.num_learned else FIRST_TASK_COST
-    minutes = cost * seconds * num * settings.epochs / 60
-    listed = ", ".join(f"{escape(name)} {number}" for name, number in plan.num_images.items())
-    duration = f" Up to about [bold]{max(minutes, 0.1):.1f} minutes[/]." if plan.adapts else ""
-    console.print(f"{num} images: {listed}.{duration}")
+    minutes = cost * seconds * sum(plan.num_images.values()) * settings.epochs / 60
+    return f"{minutes:.0f}" if minutes >= 2 else f"{max(minutes, 0.1):.1f}"
 
 
 def print_learned(console: Console, folder: Path, result: LearnResult) -> None:
@@ -117,7 +121,7 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
         listed = ", ".join(escape(str(folder / "versions" / name)) for name in damaged)
         console.print(f"Corrupt versions, which can be deleted: {listed}.")
     if about["unfinished_learn"]:
-        console.print("A learn was interrupted; the same command resumes it.")
+        console.print("A learn was interrupted; rerun its command to resume.")
     shift = about.get("shift")
     if shift is not None:
         console.print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from time import perf_counter
 from typing import Any
 
@@ -11,9 +12,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from recollect.engine import Observer
 from recollect.escaping import escape
 
+LOG_SECONDS = 60.0
+
 
 class ProgressBar(Observer):
-    """A bar on a terminal; elsewhere one line per task."""
+    """A bar on a terminal; elsewhere lines with the time: one per task and phase, and one a minute in a phase."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -31,6 +34,7 @@ class ProgressBar(Observer):
         self._loss: float | None = None
         self._accuracy: float | None = None
         self._started, self._num_images = 0.0, 0
+        self._logged = 0.0
 
     def __enter__(self) -> ProgressBar:
         self._progress.start()
@@ -45,6 +49,7 @@ class ProgressBar(Observer):
         self._task = self._progress.add_task(escape(title), total=num_images, title=self._title, figures="")
         self._started, self._num_images = perf_counter(), 0
         self._loss = self._accuracy = None
+        self._log("begins")
 
     def advance(self, num_images: int) -> None:
         if self._task is not None:
@@ -61,6 +66,19 @@ class ProgressBar(Observer):
             figures.insert(1, f"validation {self._accuracy:.1f} %")
         if self._task is not None:
             self._progress.update(self._task, figures=" · ".join(figures))
+            if perf_counter() - self._logged > LOG_SECONDS:
+                self._log(f"{self._progress.tasks[0].percentage:.0f} %, {', '.join(figures)}")
+
+    def _log(self, text: str) -> None:
+        """A line about the phase, unless a bar shows it."""
+        self._logged = perf_counter()
+        if not self._console.is_terminal:
+            self._print(f"{self._progress.tasks[0].description}: {text}")
+
+    def _print(self, text: str) -> None:
+        """A line, with the time where there is no terminal."""
+        time = "" if self._console.is_terminal else f"{datetime.now():%Y-%m-%d %H:%M:%S} "
+        self._console.print(f"{time}[bold]{self._title}[/] {text}", highlight=self._console.is_terminal)
 
     def event(self, kind: str, **fields: Any) -> None:
         if kind == "task":
@@ -68,6 +86,6 @@ class ProgressBar(Observer):
             accuracies = {name: [a for a in fields[name][learned] if a is not None] for name in ("til", "cil")}
             means = {name: sum(values) / len(values) for name, values in accuracies.items() if values}
             text = ", ".join(f"{name.upper()} {mean:.1f} %" for name, mean in means.items())
-            self._console.print(f"[bold]{self._title}[/] task {fields['task']} learned: {text}")
+            self._print(f"task {fields['task']} learned: {text}")
         elif kind == "resumed":
-            self._console.print(f"[bold]{self._title}[/] resumes after task {fields['tasks']}")
+            self._print(f"resumes after task {fields['tasks']}")
