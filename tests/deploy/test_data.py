@@ -23,6 +23,7 @@ from tests.deploy.support import (
     make_classifier,
     random_images,
     train_model,
+    write_images,
     write_photos,
 )
 
@@ -220,6 +221,24 @@ def test_files_that_are_no_images_or_damaged_are_skipped_and_named(tmp_path: Pat
         path.write_bytes(b"")
     with pytest.warns(UserWarning, match="skipped"), pytest.raises(UserError, match="no image of the class 'b' can be"):
         read_labelled(root, 32)
+
+
+def test_very_many_images_are_put_into_a_file_that_is_gone_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, temporary = tmp_path / "photos", tmp_path / "temporary"
+    temporary.mkdir()
+    write_images(folder, random_images(num=6), ["cat", "dog"] * 3)
+    (folder / "cat" / "damaged.png").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="skipped 1 image"):
+        expected = read_labelled(folder, 32)
+    monkeypatch.setattr("recollect.deploy.data.MAX_IN_MEMORY", 1000)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    with pytest.warns(UserWarning, match="skipped 1 image"):
+        found = read_labelled(folder, 32)
+    assert torch.equal(found.images, expected.images)
+    assert len(found.images) == 6
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_large_jpeg_is_decoded_small_and_nearly_the_same(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ class Rule(nn.Module, ABC):
     """Whether it stores anything when a task ends."""
     follows_drift = False
     """Whether it learns from how the network read a task's images before the task."""
+    needs_estimates = True
+    """Whether it learns from features in the spaces of earlier tasks."""
 
     @abstractmethod
     def grow(self, num_classes: int) -> None:
@@ -152,6 +154,7 @@ class Forward(Rule):
     """One discriminant in today's space."""
 
     ranks_within_tasks = follows_drift = True
+    needs_estimates = False
 
     def __init__(self, feature_dim: int, shrinkage: float, head_weight: float) -> None:
         super().__init__()
@@ -186,6 +189,7 @@ class Anchored(Rule):
     """Two discriminants, of today's space and of one that never moves, whose statistics are exact."""
 
     ranks_within_tasks = follows_drift = True
+    needs_estimates = False
 
     def __init__(self, feature_dim: int, shrinkage: float, head_weight: float) -> None:
         super().__init__()

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from recollect.device import on_host_in_double
 
 Shrinkage = float | Literal["oas"]
+ROWS = 8192
+"""Features that are converted to double precision at a time."""
 MIN_SHRINKAGE = 1e-6
 """Keeps the covariance invertible where features are constant or fewer than their dimensions."""
 
@@ -63,7 +65,10 @@ class ClassStatistics(nn.Module):
     @torch.no_grad()
     def add(self, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> None:
         """Merge more features; labels count the classes from 0."""
-        z, y = on_host_in_double(features), on_host_in_double(labels).long()
+        for part, names in zip(features.split(ROWS), labels.split(ROWS), strict=True):
+            self._add(on_host_in_double(part), on_host_in_double(names).long())
+
+    def _add(self, z: Tensor, y: Tensor) -> None:
         members = F.one_hot(y, self.num_classes).to(z.dtype)  # [n, classes]
         num = members.sum(0)
         means = members.T @ z / num.clamp(min=1)[:, None]

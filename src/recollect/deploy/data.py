@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from recollect.streams.images import class_pictures, read_size
 
 NUM_SAMPLED = 30  # image files whose size is looked at
 CHUNK = 256  # images that threads decode at a time
+MAX_IN_MEMORY = 2 << 30  # bytes of images; more are put into a file
 MAX_LISTED, MAX_NAMED = 20, 5  # unreadable and other files in one message
 Progress = Callable[[Iterable[Path], int], Iterable[Path]]
 """Wraps an iteration over files, given how many there are, to show its progress."""
@@ -143,7 +145,7 @@ def _read_folder(folder: Path, size: int, progress: Progress, strict: bool) -> L
     strays: list[Path] = []
     classes = class_pictures(folder, None if strict else strays)
     files = [(path, check_class_name(name)) for name, paths in classes.items() for path in paths]
-    images = torch.empty(len(files), 3, size, size, dtype=torch.uint8)  # one allocation: there may be many
+    images = _allocate(len(files), size)
     errors: dict[int, str] = {}
 
     def read(row: int) -> Path:
@@ -171,8 +173,25 @@ def _read_folder(folder: Path, size: int, progress: Progress, strict: bool) -> L
     lost = sorted({name for _, name in files} - {files[row][1] for row in intact})
     if lost:
         raise UserError(f"no image of the class {lost[0]!r} can be read; replace them, or remove the class")
-    labelled = _label(images[intact] if errors else images, [files[row][1] for row in intact])
+    if errors:
+        for row, source in enumerate(intact):  # in place: a copy would take the memory twice
+            images[row] = images[source]
+    labelled = _label(images[: len(intact)], [files[row][1] for row in intact])
     return replace(labelled, paths=tuple(files[row][0] for row in intact))
+
+
+def _allocate(num: int, size: int) -> Tensor:
+    """Room for images [num, 3, size, size]: in memory or, for very many, in a file that the system removes when closed.
+
+    Space is reserved first: a full disk is an error here, where a page that cannot be written would end the process.
+    """
+    num_bytes = num * 3 * size * size
+    if num_bytes <= MAX_IN_MEMORY:
+        return torch.empty(num, 3, size, size, dtype=torch.uint8)
+    with tempfile.TemporaryFile() as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, num_bytes)
+        return torch.from_numpy(np.memmap(file, np.uint8, "w+", shape=(num, 3, size, size)))
 
 
 def _listing(messages: Sequence[str]) -> str:

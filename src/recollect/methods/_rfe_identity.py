@@ -85,13 +85,13 @@ class TaskIdentity(nn.Module):
         first = None if self.first is None else folded(self.first.module, self.image_shape)
         for batch in data.batches():
             f = at_least_single(read(batch.x))
-            estimates = [at_least_single(estimate) for estimate in chain.rewind(batch.x, f)]
+            spaces = chain.rewind(batch.x, f) if self.rule.needs_estimates else []
+            estimates = [at_least_single(estimate) for estimate in spaces]
             parts.append(Reading(f, estimates, self._read_first(batch.x, first)))
-        spaces = zip(*(part.estimates for part in parts), strict=True)
         firsts = [part.first for part in parts if part.first is not None]
         return Reading(
             torch.cat([part.f for part in parts]),
-            [torch.cat(space) for space in spaces],
+            [torch.cat(space) for space in zip(*(part.estimates for part in parts), strict=True)],
             torch.cat(firsts) if firsts else None,
         )
 
