@@ -239,7 +239,7 @@ def test_the_command_names_a_file_that_it_cannot_read(folder: Path) -> None:
     done = run("audit", folder, "--against", folder.parent / "images")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     assert "\\udcff.bin" in done.stdout
-    assert json.loads(run("audit", folder, "--json").stdout)["not_understood"]
+    assert json.loads(run("audit", folder, "--json").stdout)["unrecognised"]
     (folder / "extra.safetensors").write_bytes(b"nonsense")
     done = run("audit", folder, "--against", folder.parent / "images")
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr

@@ -52,7 +52,7 @@ def evaluate(
     accuracies = {name: _percent_per_task(rows, splits) for name, rows in correct.items()}
     for index, task in enumerate(tasks):
         if task.info.index >= network.num_tasks:
-            accuracies["cil"][index] = accuracies["task_prediction"][index] = None  # tasks to come are not ranked
+            accuracies["cil"][index] = accuracies["task_prediction"][index] = None  # future tasks are not ranked
     return accuracies
 
 

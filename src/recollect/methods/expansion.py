@@ -69,7 +69,7 @@ class Expansion(Learner[ExpansionConfig]):
 
     def scores(self, x: Tensor) -> Scores:
         logits = [at_least_single(expert(x)) for expert in self.experts]
-        for task in range(len(logits), len(self.network.heads)):  # fixed heads of tasks to come say nothing yet
+        for task in range(len(logits), len(self.network.heads)):  # fixed heads of future tasks say nothing yet
             units = self.network.units(task)
             logits.append(x.new_zeros(len(x), units.stop - units.start))
         return Scores(til=torch.cat(logits, dim=1), cil=average(logits))

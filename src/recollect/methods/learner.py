@@ -137,7 +137,7 @@ def check_heads(config: object, *, fixed: bool) -> None:
     """Refuse a cross-entropy over units that do not exist yet."""
     if isinstance(config, BaselineConfig) and config.units == "all" and not fixed:
         raise UserError(
-            "units=all includes the units of tasks to come, which exist only with fixed heads; "
+            "units=all includes the units of future tasks, which exist only with fixed heads; "
             "add --fixed-heads or use units=seen"
         )
 

@@ -227,7 +227,7 @@ class RFELearner(Learner[RFEConfig]):
         return f, [*self.rfe.rewind(x, f), *[f] * self._num_unlearned()]
 
     def _num_unlearned(self) -> int:
-        """Fixed heads of tasks to come, which read today's features."""
+        """Fixed heads of future tasks, which read today's features."""
         return len(self.network.heads) - self.rfe.num_tasks
 
     def deployable_state(self) -> dict[str, Tensor]:

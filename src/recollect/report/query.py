@@ -43,7 +43,7 @@ def accuracy_over_time(v: Variant, evaluation: str) -> list[float]:
 
 
 def accuracy_over_time_per_seed(v: Variant, evaluation: str) -> list[list[float]]:
-    """One row per seed; with fixed heads the cells of tasks to come are left out."""
+    """One row per seed; with fixed heads the cells of future tasks are left out."""
     matrices = [result[evaluation]["matrix"] for result in v.results]
     return [[_mean([cell for cell in row[: i + 1] if cell is not None]) for i, row in enumerate(m)] for m in matrices]
 

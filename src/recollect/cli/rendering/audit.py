@@ -154,7 +154,7 @@ def _to_json(audit: Audit, search: Search, problems: list[str]) -> dict[str, Any
             {"file": str(s.file), "store": s.name, "samples": len(s), "capacity": s.capacity, "tasks": list(s.tasks)}
             for s in audit.stores
         ],
-        "not_understood": [str(path) for path in audit.others],
+        "unrecognised": [str(path) for path in audit.others],
         "found": [
             {"image": str(search.names[f.image]), "file": str(f.file), "tensor": f.tensor, "offset": f.offset,
              "mirrored": f.mirrored, "upside_down": f.upside_down, "inverted": f.inverted}

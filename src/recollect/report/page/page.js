@@ -45,7 +45,7 @@ function heatmap(title, rows, { most, digits, until, note, reverse = false }) {
   return svg(left + size * cell + 4, top + size * cell + 20, `${title}. ${note}`, body);
 }
 
-// What was measured on tasks learned by then; with fixed heads a row also has tasks to come.
+// What was measured on tasks learned by then; with fixed heads a row also has future tasks.
 function learnedCells(matrix, row) {
   return matrix[row].slice(0, row + 1).filter((value) => value !== null);
 }
