@@ -40,7 +40,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 $(TESTS_READY): $(READY)
-	$(INSTALL) -e ".[dev,hub,efficientnet,ray,optuna,tensorboard,mlflow,onnx]"
+	$(INSTALL) -e ".[dev,hub,efficientnet,ray,optuna,tensorboard,mlflow,onnx,serve]"
 	touch $@
 
 clean:

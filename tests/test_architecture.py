@@ -38,6 +38,7 @@ ALLOWED = {
     "deploy": LEAVES | {"core", "nets", "streams", "metrics", "methods", "engine", "runs"},
     "audit": LEAVES | {"streams", "methods", "engine", "runs"},
     "report": {"errors", "escaping", "storage"},
+    "serve": LEAVES | {"streams", "deploy"},
     "cli": LEAVES
     | {
         "core",
@@ -53,6 +54,7 @@ ALLOWED = {
         "audit",
         "sweeps",
         "deploy",
+        "serve",
     },
 }
 FILES = sorted(ROOT.rglob("*.py"))

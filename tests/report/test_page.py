@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,6 @@ import pytest
 
 from recollect.report.write import write_report
 from tests.report.results import some_results
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine; .ci/run installs it")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +41,6 @@ def test_the_page_fetches_nothing(address: str) -> None:
     assert "<title>A &lt;report&gt; &amp; more</title>" in text
 
 
-@needs_browser
 def test_methods_experiments_and_readings_can_be_chosen(page: Any) -> None:
     assert page.locator("#matrices svg").count() == 4
     page.get_by_role("checkbox", name="joint").uncheck()
@@ -74,7 +60,6 @@ def test_methods_experiments_and_readings_can_be_chosen(page: Any) -> None:
     ]
 
 
-@needs_browser
 def test_stepping_through_tasks_moves_the_matrix_and_the_features(page: Any) -> None:
     page.get_by_label("Experiment").select_option(index=1)
     assert page.locator("#drift").is_visible()
@@ -98,7 +83,6 @@ def test_stepping_through_tasks_moves_the_matrix_and_the_features(page: Any) -> 
     assert page.locator("#now").text_content() == "5"
 
 
-@needs_browser
 def test_the_page_has_dark_and_light_colours_and_works_by_keyboard(page: Any) -> None:
     back = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(back)
@@ -113,7 +97,6 @@ def test_the_page_has_dark_and_light_colours_and_works_by_keyboard(page: Any) ->
     assert page.evaluate("document.activeElement !== document.body")
 
 
-@needs_browser
 def test_the_page_fits_a_phone_and_a_sheet_of_paper(browser: Any, address: str) -> None:
     phone = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme="dark")
     phone.goto(address)

@@ -50,10 +50,15 @@ def read_image(image: Any, size: int) -> Tensor:
 def read_file(path: Path, size: int) -> Tensor:
     """One image file as uint8 [3, size, size]: the centre square, resized."""
     try:
-        content = io.BytesIO(path.read_bytes())
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); check the path") from error
-    return torch.from_numpy(decode_image(content, str(path), size))
+    return read_content(content, str(path), size)
+
+
+def read_content(content: bytes, name: str, size: int) -> Tensor:
+    """The content of an image file as uint8 [3, size, size]: the centre square, resized; errors mention the name."""
+    return torch.from_numpy(decode_image(io.BytesIO(content), name, size))
 
 
 def _resize(image: Any, size: int) -> Tensor:

@@ -22,6 +22,34 @@ Prediction = dict[str, Any]
 """The path, class, probability, task and `top` classes of an image, and the error if it cannot be read."""
 
 
+class Ranking:
+    """Turns the probabilities of an image into a prediction: the most probable classes and their tasks.
+
+    Below `min_probability` the class is "unknown".
+    """
+
+    def __init__(
+        self, classifier: ContinualClassifier, task: str | None = None, *, top: int = 1, min_probability: float = 0.0
+    ) -> None:
+        if top < 1:
+            raise UserError(f"top is a number of classes, at least 1; got {top}")
+        if not 0 <= min_probability <= 1:
+            raise UserError(f"min_probability is between 0 and 1, got {min_probability:g}")
+        chosen = classifier.tasks_ if task is None else [classifier.task(task)]
+        owners = {name: learned.name for learned in chosen for name in learned.classes}  # the newest
+        self._classes, self._tasks = list(owners), list(owners.values())
+        self._top, self._min_probability = top, min_probability
+
+    def __call__(self, row: np.ndarray) -> Prediction:
+        order = sorted(range(len(self._classes)), key=lambda index: -row[index])[: self._top]
+        ranked = [
+            {"class": self._classes[index], "probability": float(row[index]), "task": self._tasks[index]}
+            for index in order
+        ]
+        is_known = row[order[0]] >= self._min_probability
+        return {**ranked[0], **({} if is_known else {"class": UNKNOWN, "task": None}), "top": ranked}
+
+
 def predict_chunks(
     classifier: ContinualClassifier,
     paths: Sequence[Path],
@@ -34,31 +62,16 @@ def predict_chunks(
 ) -> Iterator[list[Prediction]]:
     """The predictions of image files, in order, as soon as each chunk of them has been read.
 
-    A folder stands for the images in it, at any depth. Below `min_probability` the class is "unknown".
-    `threads` files are decoded at a time; 0 stands for one per processor.
+    A folder stands for the images in it, at any depth. `threads` files are decoded at a time; 0 stands for one per
+    processor.
     """
-    if top < 1:
-        raise UserError(f"top is a number of classes, at least 1; got {top}")
-    if not 0 <= min_probability <= 1:
-        raise UserError(f"min_probability is between 0 and 1, got {min_probability:g}")
-    classes = classifier.model.classes if task is None else list(classifier.task(task).classes)
-    owners = {name: learned.name for learned in classifier.tasks_ for name in learned.classes}  # the newest
+    ranking = Ranking(classifier, task, top=top, min_probability=min_probability)
 
     def describe(path: Path, row: np.ndarray | UserError) -> Prediction:
         if isinstance(row, UserError):
             empty = dict.fromkeys(("class", "probability", "task"))
             return {"path": str(path), **empty, "top": [], "error": str(row)}
-        order = sorted(range(len(classes)), key=lambda index: -row[index])[:top]
-        ranked = [
-            {
-                "class": classes[index],
-                "probability": float(row[index]),
-                "task": classifier.task(task).name if task else owners[classes[index]],
-            }
-            for index in order
-        ]
-        best = ranked[0] if row[order[0]] >= min_probability else {**ranked[0], "class": UNKNOWN, "task": None}
-        return {"path": str(path), **best, "top": ranked}
+        return {"path": str(path), **ranking(row)}
 
     files = list(_expand(paths))
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:  # Pillow decodes without holding the interpreter's lock

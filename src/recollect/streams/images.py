@@ -54,11 +54,13 @@ DRAFT = 2
 asked for, which is faster."""
 FORMATS = ("AVIF", "BMP", "GIF", "HEIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 """What Pillow may read. Among the others is EPS, for which it starts Ghostscript."""
+SUFFIX_OF = {"HEIF": ".heic", "JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif"}
+"""Where it is not the name of the format."""
 
 
 def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.ndarray:
     """One picture as uint8 [3, h, w], upright; with `size` its central square, resized."""
-    if Path(where).suffix.lower() in (".heic", ".heif"):
+    if Path(where).suffix.lower() in (".heic", ".heif") or _is_heif(file):
         _read_heif(where)
     try:
         with (
@@ -74,6 +76,16 @@ def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.nda
     if size is not None:
         picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+
+
+def find_suffix(file: IO[bytes]) -> str:
+    """The suffix for a picture that `decode_image` has read, by its content."""
+    with (
+        warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning),
+        Image.open(file, formats=_formats()) as opened,
+    ):
+        name = str(opened.format)
+    return SUFFIX_OF.get(name, f".{name.lower()}")
 
 
 def read_size(path: Path) -> tuple[int, int] | None:
@@ -114,6 +126,14 @@ def _why(error: Exception, file: IO[bytes]) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "no picture of a known kind"
     return "cut short" if "truncated" in str(error) else type(error).__name__
+
+
+def _is_heif(file: IO[bytes]) -> bool:
+    """Whether a picture is in the format of Apple's photos, whatever its name."""
+    position = file.tell()
+    start = file.read(11)
+    file.seek(position)
+    return start[4:] in (b"ftyphei", b"ftyphev")
 
 
 def _read_heif(where: str) -> None:
