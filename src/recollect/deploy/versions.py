@@ -136,9 +136,10 @@ def write_checks(path: Path, checks: Checks) -> None:
 
 
 def _choose_name(model: Model, versions: Path) -> str:
-    """Number and task, with a suffix if it replaces the version before adaptation, or if another has that name."""
+    """Number and task, with a suffix if it was adapted to the task or edited since, or if another has that name."""
     slug = re.sub(r"[^\w.-]+", "-", model.tasks[-1].name).strip("-.")[:40] or "task"
-    name = f"{len(model.tasks):03}-{slug}{'-adapted' * (model.tasks[-1].unadapted is not None)}"
+    newest = model.tasks[-1]
+    name = f"{len(model.tasks):03}-{slug}{'-adapted' * (newest.unadapted is not None)}{'-edited' * bool(newest.edits)}"
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(name for name in names if not (versions / name).exists())
 

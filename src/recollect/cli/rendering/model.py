@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from recollect.cli.console import print_text
 from recollect.cli.rendering.progress import ProgressBar
-from recollect.deploy.store import LearnPlan, LearnResult
+from recollect.deploy.editing import Edited
+from recollect.deploy.stages import LearnPlan, LearnResult
 from recollect.engine import Runtime
 from recollect.escaping import escape
 from recollect.sweeps.estimate import seconds_an_image
@@ -125,6 +127,12 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
             f"is shifted by {shift['shift']:.2f} standard deviations, where {shift['by_chance']:.2f} is expected by "
             f"chance.\nMean confidence {shift['sure']:.2f}, on validation images {shift['usual_sure']:.2f}."
         )
+
+
+def print_edited(what: str, folder: Path, edited: Edited) -> None:
+    """What an edit of classes has changed, and how to undo it."""
+    undo = f"recollect rollback {folder} --to {edited.before} undoes this"
+    print_text(f"{what} {folder} is now at {edited.version}; {undo}.")
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
