@@ -1,16 +1,21 @@
-"""Edits of the classes of a model that need no images: rename and merge."""
+"""Edits of the classes of a model that need no images: rename, merge and forget."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import NamedTuple
 
+from torch import nn
+
 from recollect.deploy.learning import identify
 from recollect.deploy.model import LearnedTask, Model
 from recollect.deploy.names import check_class_name, normalise
+from recollect.deploy.reader import restore_learner
+from recollect.device import to_host
+from recollect.engine import Runtime
 from recollect.errors import UserError
 
 MAX_MATCHES = 3  # names that a message about an unknown class suggests
@@ -22,6 +27,16 @@ class Edited(NamedTuple):
     version: str
     before: str
     """Undoes the edit if it is made current."""
+
+
+class Forgotten(NamedTuple):
+    """The version without the forgotten classes, and the others."""
+
+    version: str
+    holders: list[str]
+    """Versions that still hold what was forgotten."""
+    purged: list[str]
+    """Versions that were deleted."""
 
 
 def rename_class(model: Model, old: str, new: str) -> Model:
@@ -43,6 +58,41 @@ def merge_classes(model: Model, into: str, names: Iterable[str]) -> Model:
     return _relabel(model, dict.fromkeys(merged, into))
 
 
+def forget_classes(
+    model: Model, names: Iterable[str], device: str = "auto", backbone: nn.Module | None = None
+) -> Model:
+    """The model without some classes: without their units, their means and counts, and what was measured with them.
+
+    A task that has lost all classes stays, since the features of earlier tasks are estimated through it.
+    """
+    forgotten = {find_class(model, name) for name in names}
+    if not forgotten:
+        raise UserError("name at least one class to forget")
+    if forgotten >= set(model.classes):
+        raise UserError("these are all classes of the model, of which one at least must be left; delete its folder")
+    learner = restore_learner(model, Runtime.choose(device, "fp32"), backbone)
+    learner.forget([unit for unit, name in enumerate(model.units) if name in forgotten])
+    touched = {task.name for task in model.tasks if forgotten & set(task.classes)}
+    checks = {
+        digest: {task: accuracies for task, accuracies in tasks.items() if task not in touched}
+        for digest, tasks in model.checks.items()
+    }
+    return record_edit(
+        replace(
+            model,
+            tasks=tuple(_without(task, forgotten) for task in model.tasks),
+            tensors={name: to_host(tensor) for name, tensor in learner.deployable_state().items()},
+            typical=None if model.tasks[-1].name in touched else model.typical,
+            checks={digest: tasks for digest, tasks in checks.items() if tasks},
+        )
+    )
+
+
+def _without(task: LearnedTask, forgotten: Set[str]) -> LearnedTask:
+    images = {name: num for name, num in task.images.items() if name not in forgotten}
+    return _with_units(replace(task, images=images), [name for name in task.units if name not in forgotten])
+
+
 def find_class(model: Model, name: str) -> str:
     """The normalised name of a class of the model."""
     normalised, classes = normalise(name), model.classes
@@ -62,9 +112,12 @@ def _relabel_task(task: LearnedTask, names: Mapping[str, str]) -> LearnedTask:
     images: Counter[str] = Counter()
     for name, num in task.images.items():
         images[names.get(name, name)] += num
-    units = tuple(names.get(name, name) for name in task.units)
+    return _with_units(replace(task, images=dict(images)), [names.get(name, name) for name in task.units])
+
+
+def _with_units(task: LearnedTask, units: Sequence[str]) -> LearnedTask:
     classes = tuple(dict.fromkeys(units))
-    return replace(task, classes=classes, merged_units=units if units != classes else (), images=dict(images))
+    return replace(task, classes=classes, merged_units=tuple(units) if len(units) > len(classes) else ())
 
 
 def record_edit(model: Model) -> Model:

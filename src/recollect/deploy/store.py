@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import shutil
 import warnings
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,9 +18,20 @@ from torch import nn
 
 from recollect.deploy.checks import CheckReport, Gate, check_tasks
 from recollect.deploy.data import Labelled, Progress, no_progress, read_labelled
-from recollect.deploy.editing import Edited, merge_classes, rename_class
+from recollect.deploy.editing import Edited, Forgotten, forget_classes, merge_classes, rename_class
 from recollect.deploy.folder import lock_model
-from recollect.deploy.history import continues, find_version, intact_versions, make_current, version_path
+from recollect.deploy.history import (
+    find_version,
+    find_version_before,
+    find_version_of_learn,
+    intact_versions,
+    make_current,
+    refuse_forgotten,
+    remove_versions,
+    succeeds,
+    version_path,
+    versions_with,
+)
 from recollect.deploy.learning import already_learned, identify_learn
 from recollect.deploy.model import Model, Settings, lineage_of
 from recollect.deploy.names import check_task_name, normalise
@@ -30,7 +41,6 @@ from recollect.deploy.versions import (
     list_versions,
     load_version,
     read_pointer,
-    read_version,
     write_checks,
     write_pointer,
 )
@@ -187,14 +197,43 @@ class ModelStore:
 
     def rename(self, old: str, new: str) -> Edited:
         """Give a class another name, in all tasks that contain it."""
-        return self._edit(lambda model: rename_class(model, old, new))
+        with self._editing() as (before, model):
+            return Edited(make_current(self.folder, rename_class(model, old, new)), before)
 
     def merge(self, into: str, classes: Iterable[str]) -> Edited:
         """Predict several classes as one, with the sum of their probabilities; `into` is a new name or a class."""
-        return self._edit(lambda model: merge_classes(model, into, classes))
+        with self._editing() as (before, model):
+            return Edited(make_current(self.folder, merge_classes(model, into, classes)), before)
 
-    def _edit(self, edit: Callable[[Model], Model]) -> Edited:
-        """Make an edited copy of the current version the current one."""
+    def forget(
+        self,
+        classes: Iterable[str] = (),
+        *,
+        purge: bool = False,
+        device: str = "auto",
+        backbone: nn.Module | None = None,
+    ) -> Forgotten:
+        """Remove classes and what is stored of each. Earlier versions still hold it unless they are deleted (`purge`).
+
+        With `purge` and no classes, the other versions are deleted and nothing else changes.
+        """
+        names = [normalise(name) for name in classes]
+        with self._editing() as (version, model):
+            holders: list[str] = []
+            if names or not purge:
+                refuse_forgotten(self.folder, names, version)
+                after = forget_classes(model, names, device, backbone)
+                version = make_current(self.folder, after)
+                touched = {
+                    old.name for old, new in zip(model.tasks, after.tasks, strict=True) if old.units != new.units
+                }
+                holders = [name for name in versions_with(self.folder, touched) if name != version]
+            purged = remove_versions(self.folder, but=version) if purge else []
+            return Forgotten(version, [] if purge else holders, purged)
+
+    @contextmanager
+    def _editing(self) -> Iterator[tuple[str, Model]]:
+        """Hold the lock, with the name and the model of the current version, which is to be edited."""
         self.current()  # before a lock file is put into a folder without a model
         with lock_folder(self.folder):
             if self.has_unfinished_learn():
@@ -202,8 +241,8 @@ class ModelStore:
                     "a learn was interrupted, and its checkpoints fit the model as it is; run its command again first, "
                     f"or delete {self._unfinished} to discard them"
                 )
-            before = self.current()
-            return Edited(make_current(self.folder, edit(self.load(before))), before)
+            version = self.current()
+            yield version, self.load(version)
 
     def _open(self, task: str, settings: Settings | None, *, adapts: bool) -> tuple[Model | None, bool]:
         """The model to be taught, and whether it has learned this task: then a learn is to be finished, or to adapt."""
@@ -227,14 +266,13 @@ class ModelStore:
         raise already_learned(task)
 
     def _save(self, model: Model) -> str:
-        versions = {name: lineage_of(about["tasks"]) for name, about in intact_versions(self.folder).items()}
-        checks = model.checks
+        versions, checks = intact_versions(self.folder), model.checks
         if (self.folder / "model.json").exists():
             current = self.current()
-            if current not in versions or not self._succeeds(model, current, versions[current]):
+            if current not in versions or not succeeds(model.tasks, versions[current]["tasks"]):
                 raise UserError(f"{self.folder} has another model; save this one to an empty or new folder")
-            checks = read_version(self.path(current))["checks"] | checks  # a model in memory may not know them
-        elif versions and model.lineage not in versions.values():
+            checks = versions[current]["checks"] | checks  # a model in memory may not know them
+        elif versions and model.lineage not in [lineage_of(about["tasks"]) for about in versions.values()]:
             self.current()  # explains what is missing
         name = make_current(self.folder, replace(model, checks=checks))
         shutil.rmtree(self._unfinished / model.tasks[-1].learn, ignore_errors=True)
@@ -242,26 +280,16 @@ class ModelStore:
             self._unfinished.rmdir()
         return name
 
-    def _succeeds(self, model: Model, current: str, lineage: list[str]) -> bool:
-        """Whether a model comes from the current version, or replaces its newest task by one that was adapted to."""
-        if continues(model.lineage, lineage):
-            return True
-        newest, theirs = model.tasks[-1], read_version(self.path(current))["tasks"][-1]
-        replaces = newest.name == theirs.name and newest.adapted and not theirs.adapted
-        return replaces and model.lineage[:-1] == lineage[:-1]
-
     def _finish(self, learn: str) -> bool:
         """Make the version of a learn that had finished, or was rolled back, the current one; False if it has none."""
-        for name, about in intact_versions(self.folder).items():
-            if lineage_of(about["tasks"])[-1] == learn:
-                self.load(name)
-                write_pointer(self.folder, name)
-                shutil.rmtree(self._unfinished, ignore_errors=True)
-                return True
-        return False
+        name = find_version_of_learn(self.folder, learn)
+        if name is not None:
+            self.load(name)
+            write_pointer(self.folder, name)
+            shutil.rmtree(self._unfinished, ignore_errors=True)
+        return name is not None
 
     def _model_before(self) -> Model | None:
         """The version that the current one continues, if it is kept."""
-        intact = intact_versions(self.folder)
-        lineage = lineage_of(intact[self.current()]["tasks"])[:-1]
-        return next((self.load(name) for name, about in intact.items() if lineage_of(about["tasks"]) == lineage), None)
+        name = find_version_before(self.folder, self.current())
+        return None if name is None else self.load(name)

@@ -57,6 +57,11 @@ class FormatError(UserError):
     """An intact file that another version of recollect wrote."""
 
 
+def is_version(name: str) -> bool:
+    """Whether a name has the form of a version's."""
+    return re.fullmatch(r"\d{3,}-[\w.-]+", name) is not None
+
+
 def list_versions(folder: Path) -> list[str]:
     """The names of all versions, oldest first."""
     return sorted(path.name for path in (folder / "versions").glob("[0-9]*") if (path / "model.json").exists())
@@ -77,7 +82,7 @@ def read_pointer(folder: Path) -> str:
         name = msgspec.convert(document, PointerFile)["current"]
     except ValueError as error:
         raise UserError(f"{path} cannot be read ({error}); {remedy}") from error
-    if not re.fullmatch(r"\d{3,}-[\w.-]+", name):
+    if not is_version(name):
         raise UserError(f"{path} names the version {name!r}, which is not a valid name; {remedy}")
     return name
 

@@ -1,4 +1,4 @@
-"""The commands that edit the classes of a model: rename, merge."""
+"""The commands that edit the classes of a model: rename, merge, forget."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from recollect.cli.base import ModelFolder, app
+from recollect.cli.base import Device, Flag, ModelFolder, app
 
 Classes = Annotated[list[str], Parameter(negative=())]
 
@@ -44,3 +44,29 @@ def merge(model: ModelFolder, into: str, classes: Classes) -> None:
 
     edited = ModelStore(model).merge(into, classes)
     print_edited(f"{', '.join(classes)} is now predicted as {into}.", model, edited)
+
+
+@app.command
+def forget(
+    model: ModelFolder,
+    classes: Annotated[list[str] | None, Parameter(negative=())] = None,
+    *,
+    purge: Flag = False,
+    device: Device = "auto",
+) -> None:
+    """Remove classes from a model: their outputs, means and numbers of images. They are never predicted again.
+
+    What an adapted backbone has learned and the covariance that all classes share are not changed.
+
+    Parameters
+    ----------
+    classes
+        The classes to forget; with --purge they may be left out.
+    purge
+        Also delete all other versions of the model, which still hold the classes.
+    """
+    from recollect.cli.rendering.model import print_forgotten
+    from recollect.deploy import ModelStore
+
+    names = classes or []
+    print_forgotten(names, model, ModelStore(model).forget(names, purge=purge, device=device))
