@@ -153,3 +153,32 @@ def test_log_probabilities_of_heads_are_added_with_their_weight() -> None:
         scores.append(rule.evidence(Reading(query), logits))
     heads = torch.cat([part.log_softmax(1) for part in logits], dim=1)
     assert torch.allclose(scores[1] - scores[0], 2 * heads, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["average", "class-means", "forward", "anchored", "lda"])
+def test_dropped_classes_are_stored_nowhere_and_the_others_can_be_ranked(name: str) -> None:
+    sizes, rule = (2, 3, 1, 2), rule_of(name)
+    for task, (z, labels) in enumerate(draw(sizes)):
+        rule.grow(sizes[task])
+        rule.learn(Lesson(labels, Reading(z, [z] * (task + 1)), Reading(z, [z] * task) if task else None))
+    z = torch.cat([z for z, _ in draw(sizes)])
+    before = rule.evidence(Reading(z, [z] * 4), logits_of(sizes, len(z)))
+    masks = [torch.tensor(mask) for mask in ([True, False], [True, True, True], [False], [False, True])]
+    kept = torch.cat(masks)
+    means = [buffer for key, buffer in rule.named_buffers() if "means" in key]
+    dropped = [row for rows in means if len(rows) == len(kept) for row in rows[~kept]]
+    rule.keep(masks)
+    for row in dropped:
+        assert not any((rows == row).all(1).any() for key, rows in rule.named_buffers() if "means" in key)
+    after = rule.evidence(Reading(z, [z] * 4), logits_of((1, 3, 0, 1), len(z)))
+    assert after.shape == (len(z), 5)
+    if name == "forward":  # probabilities of the rest are scaled to sum to one
+        assert torch.allclose(after, before[:, kept].log_softmax(1), atol=1e-4)
+    if name not in ("average", "class-means"):  # every space is the same, so that all rules are one discriminant
+        assert (after.argmax(1) == before[:, kept].argmax(1)).float().mean() > 0.98
+    new = z[:10] + 20
+    rule.grow(1)
+    rule.learn(Lesson(torch.zeros(10).long(), Reading(new, [new] * 5), Reading(new, [new] * 4)))
+    assert rule.evidence(Reading(new, [new] * 5), logits_of((1, 3, 0, 1, 1), 10)).shape == (10, 6)
+    if name not in ("average", "class-means"):
+        assert (rule.evidence(Reading(new, [new] * 5), logits_of((1, 3, 0, 1, 1), 10)).argmax(1) == 5).all()

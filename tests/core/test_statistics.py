@@ -127,3 +127,20 @@ def test_growing_keeps_existing_statistics() -> None:
     assert statistics.num_classes == 7
     assert torch.equal(statistics.covariance(0.0), before)
     assert statistics.counts.tolist() == [50, 50, 50, 50, 0, 0, 0]
+
+
+def test_dropping_classes_keeps_the_covariance_and_gives_it_less_weight() -> None:
+    z, y = draw()
+    statistics = collect(z, y)
+    covariance, means = statistics.covariance(0.0), statistics.means.clone()
+    statistics.keep(torch.tensor([True, False, True, False]))
+    assert torch.equal(statistics.means, means[[0, 2]])
+    assert statistics.counts.tolist() == [50, 50]
+    assert torch.allclose(statistics.covariance(0.0), covariance, rtol=1e-5)
+    other = collect(3 * z[y < 2], y[y < 2])
+    merged = (98 * covariance + other.degrees_of_freedom * other.covariance(0.0)) / (98 + other.degrees_of_freedom)
+    statistics.grow(other.num_classes)
+    statistics.merge(other, first_class=2)
+    assert torch.allclose(statistics.covariance(0.0), merged, rtol=1e-4, atol=1e-4)
+    statistics.keep(torch.arange(statistics.num_classes) == 0)
+    assert torch.allclose(statistics.covariance(0.0), merged, rtol=1e-4, atol=1e-4)

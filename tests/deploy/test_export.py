@@ -16,8 +16,9 @@ from packaging.requirements import Requirement
 from PIL import Image, ImageOps
 
 from recollect import ContinualClassifier
+from recollect.deploy import ModelStore
 from recollect.deploy.data import read_images
-from tests.deploy.support import digits, make_classifier
+from tests.deploy.support import digits, make_classifier, random_images, train_model
 
 pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
@@ -59,6 +60,24 @@ def test_the_file_gives_the_probabilities_of_torch(case: str, tmp_path: Path) ->
     assert about["recollect.image_size"] == str(size)
     assert "bilinear" in about["recollect.preprocessing"]
     assert across.shape[1] == len(model.classes_)
+
+
+def test_merged_classes_are_summed_in_the_file(tmp_path: Path) -> None:
+    from recollect.deploy.export import export
+
+    train_model("may", "june").save(tmp_path / "model")
+    ModelStore(tmp_path / "model").merge("junea", ["juneb", "maya"])
+    model = ContinualClassifier.load(tmp_path / "model", device="cpu")
+    export(model, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    images = random_images()
+    across, within = session.run(None, {"pixels": np.ascontiguousarray(images.transpose(0, 3, 1, 2))})
+    assert np.abs(across - model.predict_proba(images)).max() < 1e-5
+    assert np.abs(within[:, :2] - model.predict_proba(images, task="may")).max() < 1e-5
+    assert np.abs(within[:, 2] - 1).max() < 1e-5
+    about = session.get_modelmeta().custom_metadata_map
+    assert json.loads(about["recollect.classes"]) == ["junea", "mayb"]
+    assert [task["classes"] for task in json.loads(about["recollect.tasks"])] == [["junea", "mayb"], ["junea"]]
 
 
 def test_probabilities_near_one_agree(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from recollect.core.identity import Anchored, Rule
 from recollect.deploy.calibration import fit_temperature
 from recollect.deploy.data import read_images, read_labelled
 from recollect.deploy.inspection import measure_shift
-from recollect.deploy.store import LearnPlan
+from recollect.deploy.stages import LearnPlan
 from recollect.errors import UserError
 from tests.deploy.support import (
     digits,

@@ -12,6 +12,7 @@ from torch import nn
 
 from recollect.errors import UserError
 from recollect.nets import Network, as_backbone, backbones
+from recollect.nets.convnet import ConvNet
 from recollect.nets.resnet import ResNet18, resnet18
 from recollect.nets.vit import ViT, vit_s16
 from recollect.nets.weights import load_weights
@@ -248,3 +249,20 @@ def test_cross_entropy_over_seen_units_or_the_images_own_task() -> None:
         for i, c in enumerate(y.tolist())
     ]
     assert torch.allclose(net.cross_entropy(logits, y, "task"), torch.stack(own).mean())
+
+
+def test_removed_units_leave_the_softmax_of_the_others() -> None:
+    network = Network(ConvNet(3, 4), Key(0))
+    for num_classes in (3, 1, 2):
+        network.begin_task(num_classes)
+    f = torch.randn(5, network.feature_dim)
+    before = [head(f) for head in network.heads]
+    masks = network.drop_units([1, 3])
+    assert [mask.tolist() for mask in masks] == [[True, False, True], [False], [True, True]]
+    assert network.sizes() == [2, 0, 2]
+    assert network.task_of_unit.tolist() == [0, 0, 2, 2]
+    after = [head(f) for head in network.heads]
+    assert torch.allclose(after[0].softmax(1), before[0][:, [0, 2]].softmax(1), atol=1e-6)
+    assert after[1].shape == (5, 0)
+    assert torch.equal(after[2], before[2])
+    assert float(network.heads[0].weight.detach().sum(0).abs().max()) < 1e-6  # nothing of the removed row can be computed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from recollect.core.affine import fit_affine
@@ -41,6 +41,12 @@ class Discriminant(nn.Module):
         self.statistics.grow(num_classes)
         self.weight = F.pad(self.weight, (0, 0, 0, num_classes))
         self.bias = F.pad(self.bias, (0, num_classes))
+
+    def keep(self, kept: Bool[Tensor, " classes"]) -> None:
+        """Drop all other classes."""
+        self.statistics.keep(kept)
+        self.weight, self.bias = self.weight[kept], self.bias[kept]
+        self.refresh()
 
     def add(self, z: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> None:
         """Merge more features into the statistics; labels count the classes from 0."""

@@ -24,7 +24,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from recollect.core.discriminant import Discriminant
@@ -86,6 +86,10 @@ class Rule(nn.Module, ABC):
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         """A score of every class, the larger the likelier; `logits` are the heads' of each task."""
 
+    @abstractmethod
+    def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
+        """Drop what is stored of all other classes; there is a mask of the classes of each task."""
+
     def add(self, lesson: Lesson) -> None:
         """Count further images of the newest task; rules that store no number of images leave them out."""
         return
@@ -114,6 +118,9 @@ class Average(Rule):
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         return average(logits)
 
+    def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
+        return
+
 
 class ClassMeans(Rule):
     """Class means in the feature space that each task is read in; cosines, as estimates are shorter than features."""
@@ -138,6 +145,10 @@ class ClassMeans(Rule):
             assert lesson.before is not None
             drift = lesson.now.estimates[task] - lesson.before.estimates[task]
             self.get_buffer(f"means_{task}").add_(drift.mean(0))
+
+    def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
+        for task, classes in enumerate(kept):
+            self.register_buffer(f"means_{task}", self.get_buffer(f"means_{task}")[classes])
 
     def cosines(self, features: Sequence[Float[Tensor, "b d"]]) -> list[Float[Tensor, "b _"]]:
         """cos(f̂_t, μ_c) of every class of each task."""
@@ -177,6 +188,10 @@ class Forward(Rule):
         self.discriminant.add(lesson.now.f, lesson.labels + self.first)
         self.discriminant.refresh()
 
+    def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
+        self.first = sum(int(classes.sum()) for classes in kept[:-1])
+        self.discriminant.keep(torch.cat([*kept]))
+
     def read_buffers(self) -> list[Tensor]:
         return list(self.discriminant.buffers(recurse=False))
 
@@ -215,6 +230,10 @@ class Anchored(Rule):
         self.anchor.add(first, lesson.labels + self.today.first)
         self.anchor.refresh()
 
+    def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
+        self.today.keep(kept)
+        self.anchor.keep(torch.cat([*kept]))
+
     def read_buffers(self) -> list[Tensor]:
         return [*self.today.read_buffers(), *self.anchor.buffers(recurse=False)]
 
@@ -249,6 +268,11 @@ class Nested(Rule):
                 space.follow(lesson.before.estimates[task], now)
             space.add(now, lesson.labels + sum(self.sizes[task:-1]))
             space.refresh()
+
+    def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
+        self.sizes = [int(classes.sum()) for classes in kept]
+        for task, space in enumerate(self.spaces):
+            space.keep(torch.cat([*kept[task:]]))  # type: ignore[operator]
 
     def read_buffers(self) -> list[Tensor]:
         return [buffer for space in self.spaces for buffer in space.buffers(recurse=False)]

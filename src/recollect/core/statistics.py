@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from recollect.device import on_host_in_double
@@ -61,6 +61,17 @@ class ClassStatistics(nn.Module):
         """Make room for more classes."""
         self.counts = torch.cat([self.counts, self.counts.new_zeros(num_classes)])
         self.means = torch.cat([self.means, self.means.new_zeros(num_classes, self.feature_dim)])
+
+    @torch.no_grad()
+    def keep(self, kept: Bool[Tensor, " classes"]) -> None:
+        """Drop the counts and means of all other classes.
+
+        The covariance, to which their images contributed, cannot be separated and stays as it is; in later merges it
+        has the weight of the images that are left.
+        """
+        before = self.degrees_of_freedom
+        self.counts, self.means = self.counts[kept], self.means[kept]
+        self.scatter.mul_(self.degrees_of_freedom / max(before, 1))
 
     @torch.no_grad()
     def add(self, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> None:

@@ -190,7 +190,7 @@ def check_tasks(
                 first.get("across"),
             )
         )  # fmt: skip
-    untested = [task.name for task in model.tasks if task.name not in folders]
+    untested = [task.name for task in model.tasks if task.classes and task.name not in folders]
     return CheckReport(reports, untested, gate, CheckDetails(classes, wrong)), checks
 
 
@@ -215,4 +215,5 @@ def _task_folders(images: Path, tasks: list[str]) -> dict[str, Path]:
 def _refuse_unknown_classes(data: Labelled, task: str, classes: tuple[str, ...]) -> None:
     unknown = [name for name in data.class_names if name not in classes]
     if unknown:
-        raise UserError(f"the task {task!r} has no class {unknown[0]!r}; it has {', '.join(classes)}")
+        has = f"it has {', '.join(classes)}" if classes else "all its classes were forgotten"
+        raise UserError(f"the task {task!r} has no class {unknown[0]!r}; {has}")

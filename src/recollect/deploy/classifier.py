@@ -208,6 +208,8 @@ class ContinualClassifier:
         class that several tasks contain has the sum of its probabilities.
         """
         index = None if task is None else self._index(task)
+        if task is not None and not self.task(task).classes:
+            raise UserError(f"all classes of the task {task!r} were forgotten; leave out the task")
         return to_array(self.reader.probabilities(self.reader.outputs(self._images(x)), index))
 
     def predict(self, x: Any, task: str | None = None) -> np.ndarray:

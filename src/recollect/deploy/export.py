@@ -1,7 +1,7 @@
 """A model as one ONNX file, from pixels to probabilities; running it needs only onnxruntime and NumPy.
 
 Input `pixels`: uint8 [n, 3, size, size], as `predict` reads images. Outputs: `probabilities` [n, classes] over all
-classes, and `within` [n, units], the probabilities within each task, side by side. The file's metadata names the class
+classes, and `within`, the probabilities of the classes of each task, side by side. The file's metadata names the class
 and task of each column and describes the preprocessing.
 """
 
@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.deploy.classifier import ContinualClassifier
+from recollect.deploy.reader import unit_owners
 from recollect.errors import UserError
 from recollect.storage import write_bytes
 
@@ -45,11 +47,9 @@ class Graph(nn.Module):
         mean, std = (torch.tensor(values)[:, None, None] for values in (model.mean, model.std))
         self.register_buffer("scale", 1 / (255 * std))
         self.register_buffer("shift", mean / std)
-        classes = classifier.classes_.tolist()
-        units = model.units
-        owner = torch.zeros(len(units), len(classes))
-        owner[torch.arange(len(units)), torch.tensor([classes.index(name) for name in units])] = 1.0
-        self.register_buffer("owner", owner)
+        self.register_buffer("owner", _membership(model.units))
+        for index, task in enumerate(model.tasks):
+            self.register_buffer(f"owner_{index}", _membership(task.units) if task.merged_units else None)
         self.temperature = model.temperature
         self.temperatures = [task.temperature for task in model.tasks]
         size = model.settings.image_size
@@ -67,8 +67,20 @@ class Graph(nn.Module):
         evidence = learner.identity.evidence(x, f, estimates, logits)
         across = (evidence.log_softmax(1) / self.temperature).softmax(1)
         parts = evidence.split([task_logits.shape[1] for task_logits in logits], 1)
-        within = [part.log_softmax(1) / t for part, t in zip(parts, self.temperatures, strict=True)]
-        return across @ self.owner, torch.cat([part.softmax(1) for part in within], 1)
+        within = [
+            self._sum_units(index, (part.log_softmax(1) / self.temperatures[index]).softmax(1))
+            for index, part in enumerate(parts)
+        ]
+        return across @ self.owner, torch.cat(within, 1)
+
+    def _sum_units(self, task: int, probabilities: Tensor) -> Tensor:
+        owner = getattr(self, f"owner_{task}")
+        return probabilities if owner is None else probabilities @ owner
+
+
+def _membership(units: Sequence[str]) -> Tensor:
+    """1 where a unit [units] belongs to a class [classes], and 0 elsewhere."""
+    return F.one_hot(unit_owners(units), len(set(units))).float()
 
 
 class StaticPool(nn.Module):

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
-from recollect.deploy.versions import VersionFile, list_versions, read_version
+from recollect.deploy.model import LearnedTask, Model, lineage_of
+from recollect.deploy.versions import (
+    VersionFile,
+    is_version,
+    list_versions,
+    read_version,
+    write_pointer,
+    write_version,
+)
 from recollect.errors import UserError
+from recollect.storage import UNFINISHED, sync
 
 MAX_VERSIONS = 5
 
@@ -27,38 +37,105 @@ def intact_versions(folder: Path) -> dict[str, VersionFile]:
     return versions
 
 
-def lineage_of(about: VersionFile) -> list[str]:
-    """Identifiers of the learns that led to a version, oldest first."""
-    return [task.learn for task in about["tasks"]]
-
-
 def continues(lineage: list[str], other: list[str]) -> bool:
     """Whether a model comes from another, or is the same."""
     return lineage[: len(other)] == other
 
 
+def succeeds(tasks: Sequence[LearnedTask], current: Sequence[LearnedTask]) -> bool:
+    """Whether a model comes from the current version, or replaces its newest task by one that was adapted to."""
+    lineage, theirs = lineage_of(tasks), lineage_of(current)
+    if continues(lineage, theirs):
+        return True
+    newest, replaced = tasks[-1], current[-1]
+    replaces = newest.name == replaced.name and newest.adapted and not replaced.adapted
+    return replaces and lineage[:-1] == theirs[:-1]
+
+
+def find_version_of_learn(folder: Path, learn: str) -> str | None:
+    """The version as a learn left it, if there is one."""
+    intact = intact_versions(folder)
+    return next((name for name, about in intact.items() if lineage_of(about["tasks"])[-1] == learn), None)
+
+
+def find_version_before(folder: Path, current: str) -> str | None:
+    """The version that the current one continues, if it is kept."""
+    lineages = _lineages(intact_versions(folder))
+    return next((name for name, lineage in lineages.items() if lineage == lineages[current][:-1]), None)
+
+
+def _lineages(versions: Mapping[str, VersionFile]) -> dict[str, list[str]]:
+    return {name: lineage_of(about["tasks"]) for name, about in versions.items()}
+
+
 def find_version(folder: Path, to: str, current: str | None) -> str:
     """The version that ends with the task `to`, or has that name.
 
-    If several end with the task, the one that the current version continues is meant.
+    If several end with the task, the newest of those that the current version continues is meant.
     """
     intact = intact_versions(folder)
+    lineages = _lineages(intact)
     matches = [name for name, about in intact.items() if to in (name, about["tasks"][-1].name)]
-    lineage = lineage_of(intact[current]) if current in intact else []
-    ancestors = [name for name in matches if continues(lineage, lineage_of(intact[name]))]
-    if len(ancestors or matches) != 1:
+    ancestors = [name for name in matches if current in lineages and continues(lineages[current], lineages[name])]
+    if ancestors:
+        return max(ancestors, key=lambda name: len(lineages[name]))
+    if len(matches) != 1:
         listed = ", ".join(f"{name} ({about['tasks'][-1].name})" for name, about in intact.items()) or "none"
         what = f"several versions end with {to!r}" if matches else f"there is no version that ends with {to!r}"
         raise UserError(f"{what}; choose one of: {listed}")
-    (name,) = ancestors or matches
+    return matches[0]
+
+
+def make_current(folder: Path, model: Model) -> str:
+    """Make a model the current version, written unless it is there already; returns its name."""
+    lineages = _lineages(intact_versions(folder))
+    name = next((name for name, lineage in lineages.items() if lineage == model.lineage), None)
+    if name is None:
+        name = write_version(folder, model)
+    write_pointer(folder, name)
+    _remove_old_versions(folder, model.lineage)
     return name
 
 
-def remove_old_versions(folder: Path, lineage: list[str]) -> None:
+def versions_with(folder: Path, tasks: Set[str]) -> list[str]:
+    """The versions that contain one of the tasks, and those that cannot be read and may contain it."""
+    intact = intact_versions(folder)
+    return [
+        name
+        for name in list_versions(folder)
+        if name not in intact or tasks & {task.name for task in intact[name]["tasks"]}
+    ]
+
+
+def refuse_forgotten(folder: Path, names: Iterable[str], current: str) -> None:
+    """Refuse classes that other versions have and the current one has not."""
+    versions = intact_versions(folder).items()
+    classes = {version: {name for task in about["tasks"] for name in task.classes} for version, about in versions}
+    for gone in (name for name in names if name not in classes[current]):
+        holders = ", ".join(version for version in classes if gone in classes[version])
+        if holders:
+            raise UserError(
+                f"the current version {current} has no class {gone!r}, but {holders} still hold it; "
+                f"recollect forget {folder} --purge deletes all versions but the current one"
+            )
+
+
+def remove_versions(folder: Path, *, but: str) -> list[str]:
+    """Delete all versions but one, also damaged and unfinished ones; returns their names."""
+    paths = sorted((folder / "versions").iterdir())
+    doomed = [path for path in paths if path.name != but and (is_version(path.name) or path.name == UNFINISHED)]
+    for path in doomed:
+        shutil.rmtree(path)
+    sync(folder / "versions")
+    return [path.name for path in doomed]
+
+
+def _remove_old_versions(folder: Path, lineage: list[str]) -> None:
     """Keep `MAX_VERSIONS`: ancestors of the current version first, the newest first."""
     intact = intact_versions(folder)
-    ancestors = [name for name, about in intact.items() if continues(lineage, lineage_of(about))]
-    ancestors.sort(key=lambda name: -len(intact[name]["tasks"]))
+    lineages = _lineages(intact)
+    ancestors = [name for name in intact if continues(lineage, lineages[name])]
+    ancestors.sort(key=lambda name: -len(lineages[name]))
     others = sorted(intact.keys() - set(ancestors), key=lambda name: intact[name]["tasks"][-1].learned)
     for name in [*ancestors, *reversed(others)][MAX_VERSIONS:]:
         shutil.rmtree(version_path(folder, name))

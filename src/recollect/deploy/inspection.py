@@ -62,8 +62,10 @@ def measure_shift(classifier: ContinualClassifier, images: Any) -> Shift:
     """Compare unlabelled images with the validation images of the newest task."""
     task, typical = classifier.tasks_[-1].name, classifier.model.typical
     if typical is None or typical.num_images < 2:
-        number = "no validation images" if typical is None else "only one validation image"
-        raise UserError(f"{task!r} was learned with {number}: there is nothing to compare with")
+        why = "was learned with only one validation image"
+        if typical is None:
+            why = "was learned with no validation images, or one of its classes was forgotten"
+        raise UserError(f"{task!r} {why}: there is nothing to compare with")
     images = read_images(images, classifier.settings.image_size)
     mean, deviation = np.array(typical.mean), np.array(typical.deviation)
     varies = deviation > 1e-6 * deviation.max()

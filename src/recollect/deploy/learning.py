@@ -7,15 +7,17 @@ import json
 import re
 import shutil
 import warnings
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from recollect.deploy.data import Labelled
 from recollect.deploy.measuring import measure_drift, measure_validation
@@ -67,7 +69,7 @@ def learn_task(
     if len(data.images) < 2:
         raise UserError(f"a single image (of {data.class_names[0]!r}) is not enough to learn from; add more")
     warn_about(data, is_first=not past)
-    train, validation = _split(data, settings.seed, len(past), sum(len(task.classes) for task in past))
+    train, validation = _split(data, settings.seed, len(past), sum(len(task.units) for task in past))
     full_precision = replace(runtime, precision="fp32")  # as `predict` computes
     if model is None:
         learner = new_learner(settings, backbone, settings.patience, restored=False)
@@ -191,9 +193,14 @@ def identify_learn(
 ) -> str:
     """A hash of everything a learn depends on, so that only the same learn resumes from its checkpoints."""
     trainable = [parameter.requires_grad for parameter in backbone.parameters()] if backbone else []
-    values = [asdict(settings), name, data.digest, len(model.tasks) if model else 0, *trainable, adapt]
+    edits = [edit for task in model.tasks for edit in task.edits] if model else []
+    values = [asdict(settings), name, data.digest, len(model.tasks) if model else 0, *trainable, adapt, *edits]
+    return identify(values, model.tensors if model else backbone.state_dict() if backbone else {})
+
+
+def identify(values: list[Any], tensors: Mapping[str, Tensor]) -> str:
+    """A hash of plain values and tensors."""
     digest = hashlib.sha256(json.dumps(values).encode())
-    tensors = model.tensors if model else backbone.state_dict() if backbone else {}
     for key in sorted(tensors):
         digest.update(np.asarray(to_host(tensors[key]).contiguous().flatten().view(torch.uint8)).data)
     return digest.hexdigest()[:32]

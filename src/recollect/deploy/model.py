@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -106,6 +107,19 @@ class LearnedTask:
     """Whether the backbone was trained on the task; else it has a head and statistics alone."""
     unadapted: Accuracies | None = None
     """Its validation accuracies before the backbone was adapted to it."""
+    merged_units: tuple[str, ...] = ()
+    """The class of each unit, if classes were merged; otherwise every class has one unit."""
+    edits: tuple[str, ...] = ()
+    """Identify the edits of classes (rename, merge, forget) made after it was learned and before the next task was."""
+
+    def __post_init__(self) -> None:
+        if self.merged_units and tuple(dict.fromkeys(self.merged_units)) != self.classes:
+            raise ValueError(f"the units of the task {self.name!r} do not fit its classes")
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The class of each output unit of the task's head."""
+        return self.merged_units or self.classes
 
 
 @dataclass(frozen=True)
@@ -131,14 +145,19 @@ class Model:
 
     @property
     def units(self) -> list[str]:
-        """The class of each output unit; a class that several tasks contain has several units."""
-        return [name for task in self.tasks for name in task.classes]
+        """The class of each output unit; a class that was merged, or that several tasks contain, has several units."""
+        return [name for task in self.tasks for name in task.units]
 
     @property
     def lineage(self) -> list[str]:
-        """Identifiers of the learns that led to this version, oldest first."""
-        return [task.learn for task in self.tasks]
+        """Identifiers of the learns and edits that led to this version, oldest first."""
+        return lineage_of(self.tasks)
 
     def to_json(self) -> dict[str, Any]:
         values = {key: value for key, value in asdict(replace(self, tensors={})).items() if key != "tensors"}
         return {"format": FORMAT, **values}
+
+
+def lineage_of(tasks: Iterable[LearnedTask]) -> list[str]:
+    """Identifiers of the learns of tasks and of the edits after each, oldest first."""
+    return [identifier for task in tasks for identifier in (task.learn, *task.edits)]

@@ -33,7 +33,7 @@ def check_class_name(label: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, str | int) or not str(value).strip():
-        raise UserError(f"a label is a string or an integer, got {label!r}")
+        raise UserError(f"a label is a string or an integer, and not blank; got {label!r}")
     name = normalise(str(value))
     if name == UNKNOWN:
         raise UserError(f"the class name {name!r} is reserved for `predict --min-probability`; rename the class")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
@@ -96,7 +96,7 @@ def is_pretrained(settings: Settings, backbone: nn.Module | None = None) -> bool
 
 
 def task_infos(model: Model) -> list[TaskInfo]:
-    return [TaskInfo(index, task.name, task.classes) for index, task in enumerate(model.tasks)]
+    return [TaskInfo(index, task.name, task.units) for index, task in enumerate(model.tasks)]
 
 
 def make_pixels(model: Model) -> Pixels:
@@ -141,19 +141,28 @@ class Reader:
     def probabilities(self, outputs: Outputs, task: int | None = None) -> Tensor:
         """Calibrated probabilities of all classes [n, classes] or, with a task, of its own classes.
 
-        A class that several tasks contain has the sum of the probabilities of its units.
+        A class with several units has the sum of their probabilities.
         """
         if task is not None:
-            units = self.learner.network.units(task)
-            return (outputs.within[:, units] / self.model.tasks[task].temperature).softmax(1)
-        units_probabilities = (outputs.across / self.model.temperature).softmax(1)
-        classes = self.model.classes
-        owner = torch.tensor([classes.index(name) for name in self.model.units])
-        return torch.zeros(len(units_probabilities), len(classes)).index_add_(1, owner, units_probabilities)
+            learned, units = self.model.tasks[task], self.learner.network.units(task)
+            return _sum_units((outputs.within[:, units] / learned.temperature).softmax(1), learned.units)
+        return _sum_units((outputs.across / self.model.temperature).softmax(1), self.model.units)
 
     def features(self, images: Tensor, task: int | None = None) -> Tensor:
         """Current features or, with a task, an estimate of those that the model computed right after learning it."""
         return compute_features(self.learner, images, self._pixels, self.runtime, task)
+
+
+def _sum_units(probabilities: Tensor, units: Sequence[str]) -> Tensor:
+    """Probabilities of classes [n, classes] in the order of their first units, from those of units [n, units]."""
+    owner = unit_owners(units)
+    return torch.zeros(len(probabilities), len(set(units))).index_add_(1, owner, probabilities)
+
+
+def unit_owners(units: Sequence[str]) -> Tensor:
+    """The index of each unit's class; classes are in the order of their first units."""
+    indices = {name: index for index, name in enumerate(dict.fromkeys(units))}
+    return torch.tensor([indices[name] for name in units], dtype=torch.int64)
 
 
 @torch.inference_mode()

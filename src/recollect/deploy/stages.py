@@ -5,7 +5,7 @@ The adapted model is kept where validation images say that it is not worse with 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +37,28 @@ class Stages(NamedTuple):
 
     frozen: bool
     adapted: bool
+
+
+class LearnPlan(NamedTuple):
+    """What is about to be learned."""
+
+    settings: Settings
+    num_images: Mapping[str, int]
+    """Per class."""
+    num_learned: int
+    """Tasks that the model has learned before."""
+    adapts: bool
+    """Whether the backbone is trained."""
+
+
+class LearnResult(NamedTuple):
+    """The model after a learn."""
+
+    model: Model
+    was_learned: bool
+    """Whether it had been learned before from the same images."""
+    rejected: Accuracies | None = None
+    """Validation accuracies of the adapted model, if it was worse and therefore not kept."""
 
 
 def complete_settings(settings: Settings, data: Any, backbone: nn.Module | None = None) -> Settings:

@@ -8,68 +8,49 @@ from __future__ import annotations
 import errno
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from torch import nn
 
 from recollect.deploy.checks import CheckReport, Gate, check_tasks
 from recollect.deploy.data import Labelled, Progress, no_progress, read_labelled
+from recollect.deploy.editing import Edited, Forgotten, forget_classes, merge_classes, rename_class
+from recollect.deploy.folder import lock_model
 from recollect.deploy.history import (
-    continues,
     find_version,
+    find_version_before,
+    find_version_of_learn,
     intact_versions,
-    lineage_of,
-    remove_old_versions,
+    make_current,
+    refuse_forgotten,
+    remove_versions,
+    succeeds,
     version_path,
+    versions_with,
 )
 from recollect.deploy.learning import already_learned, identify_learn
-from recollect.deploy.model import Accuracies, Model, Settings
+from recollect.deploy.model import Model, Settings, lineage_of
 from recollect.deploy.names import check_task_name, normalise
-from recollect.deploy.stages import choose_stages, complete_settings, learn_in_stages
+from recollect.deploy.stages import LearnPlan, LearnResult, choose_stages, complete_settings, learn_in_stages
 from recollect.deploy.versions import (
     FormatError,
     list_versions,
     load_version,
     read_pointer,
-    read_version,
     write_checks,
     write_pointer,
-    write_version,
 )
 from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
-from recollect.storage import LOCK_NAME, UNFINISHED, LinkError, lock_folder
-from recollect.streams.images import is_litter
+from recollect.storage import UNFINISHED, LinkError, lock_folder
 
 
 class FixedSettingsError(UserError):
     """Settings were given for a model that already exists."""
-
-
-class LearnPlan(NamedTuple):
-    """What is about to be learned."""
-
-    settings: Settings
-    num_images: Mapping[str, int]
-    """Per class."""
-    num_learned: int
-    """Tasks that the model has learned before."""
-    adapts: bool
-    """Whether the backbone is trained."""
-
-
-class LearnResult(NamedTuple):
-    """The model after a learn."""
-
-    model: Model
-    was_learned: bool
-    """Whether it had been learned before from the same images."""
-    rejected: Accuracies | None = None
-    """Validation accuracies of the adapted model, if it was worse and therefore not kept."""
 
 
 class ModelStore:
@@ -116,7 +97,7 @@ class ModelStore:
 
         A folder takes only versions that continue its current one. A crash leaves the old version current.
         """
-        with self._lock():
+        with lock_model(self.folder):
             return self._save(model)
 
     def learn(
@@ -146,7 +127,7 @@ class ModelStore:
         it is not worse, or with `force`. `adapt=True` also adapts the newest task afterwards, given the same images.
         """
         task = check_task_name(task)
-        with self._lock():
+        with lock_model(self.folder):
             model, is_saved = self._open(task, settings, adapts=bool(adapt))
             if model is not None:
                 settings = model.settings
@@ -214,24 +195,54 @@ class ModelStore:
             write_pointer(self.folder, name)
             return name
 
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        """Hold the lock of a model folder, new or existing; another folder is refused."""
-        if self.folder.exists() and not self.folder.is_dir():
-            raise UserError(f"{self.folder} is a file; give a folder for the model")
-        if not (self.folder / "model.json").is_file():
-            foreign = self._foreign_files()
-            if foreign:
-                raise UserError(f"{self.folder} is not a model folder: it contains {foreign[0]!r}; give an empty one")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with lock_folder(self.folder):
-            yield
+    def rename(self, old: str, new: str) -> Edited:
+        """Give a class another name, in all tasks that contain it."""
+        with self._editing() as (before, model):
+            return Edited(make_current(self.folder, rename_class(model, old, new)), before)
 
-    def _foreign_files(self) -> list[str]:
-        """What neither a model, nor a crash, nor the operating system puts into a model folder."""
-        own = ("model.json", "versions", LOCK_NAME, UNFINISHED)
-        names = [path.name for path in self.folder.iterdir() if not is_litter(path)] if self.folder.exists() else []
-        return sorted(name for name in names if name not in own and not name.endswith(f".{UNFINISHED}"))
+    def merge(self, into: str, classes: Iterable[str]) -> Edited:
+        """Predict several classes as one, with the sum of their probabilities; `into` is a new name or a class."""
+        with self._editing() as (before, model):
+            return Edited(make_current(self.folder, merge_classes(model, into, classes)), before)
+
+    def forget(
+        self,
+        classes: Iterable[str] = (),
+        *,
+        purge: bool = False,
+        device: str = "auto",
+        backbone: nn.Module | None = None,
+    ) -> Forgotten:
+        """Remove classes and what is stored of each. Earlier versions still hold it unless they are deleted (`purge`).
+
+        With `purge` and no classes, the other versions are deleted and nothing else changes.
+        """
+        names = [normalise(name) for name in classes]
+        with self._editing() as (version, model):
+            holders: list[str] = []
+            if names or not purge:
+                refuse_forgotten(self.folder, names, version)
+                after = forget_classes(model, names, device, backbone)
+                version = make_current(self.folder, after)
+                touched = {
+                    old.name for old, new in zip(model.tasks, after.tasks, strict=True) if old.units != new.units
+                }
+                holders = [name for name in versions_with(self.folder, touched) if name != version]
+            purged = remove_versions(self.folder, but=version) if purge else []
+            return Forgotten(version, [] if purge else holders, purged)
+
+    @contextmanager
+    def _editing(self) -> Iterator[tuple[str, Model]]:
+        """Hold the lock, with the name and the model of the current version, which is to be edited."""
+        self.current()  # before a lock file is put into a folder without a model
+        with lock_folder(self.folder):
+            if self.has_unfinished_learn():
+                raise UserError(
+                    "a learn was interrupted, and its checkpoints fit the model as it is; run its command again first, "
+                    f"or delete {self._unfinished} to discard them"
+                )
+            version = self.current()
+            yield version, self.load(version)
 
     def _open(self, task: str, settings: Settings | None, *, adapts: bool) -> tuple[Model | None, bool]:
         """The model to be taught, and whether it has learned this task: then a learn is to be finished, or to adapt."""
@@ -242,7 +253,7 @@ class ModelStore:
         newest = model.tasks[-1]
         unfinished = {path.name for path in self._unfinished.iterdir()} if was_interrupted else set()
         was_saved = was_interrupted and unfinished <= {newest.learn}
-        if newest.name == task and (was_saved or (adapts and not newest.adapted)):
+        if newest.name == task and not newest.edits and (was_saved or (adapts and not newest.adapted)):
             return model, True
         if task in [learned.name for learned in model.tasks]:
             self._refuse(task)
@@ -255,45 +266,30 @@ class ModelStore:
         raise already_learned(task)
 
     def _save(self, model: Model) -> str:
-        versions = {name: lineage_of(about) for name, about in intact_versions(self.folder).items()}
-        checks, lineage = model.checks, model.lineage
+        versions, checks = intact_versions(self.folder), model.checks
         if (self.folder / "model.json").exists():
             current = self.current()
-            if current not in versions or not self._succeeds(model, current, versions[current]):
+            if current not in versions or not succeeds(model.tasks, versions[current]["tasks"]):
                 raise UserError(f"{self.folder} has another model; save this one to an empty or new folder")
-            checks = read_version(self.path(current))["checks"] | checks  # a model in memory may not know them
-        elif versions and lineage not in versions.values():
+            checks = versions[current]["checks"] | checks  # a model in memory may not know them
+        elif versions and model.lineage not in [lineage_of(about["tasks"]) for about in versions.values()]:
             self.current()  # explains what is missing
-        name = next((name for name, other in versions.items() if other == lineage), None)
-        if name is None:
-            name = write_version(self.folder, replace(model, checks=checks))
-        write_pointer(self.folder, name)
-        remove_old_versions(self.folder, lineage)
-        shutil.rmtree(self._unfinished / lineage[-1], ignore_errors=True)
+        name = make_current(self.folder, replace(model, checks=checks))
+        shutil.rmtree(self._unfinished / model.tasks[-1].learn, ignore_errors=True)
         with suppress(OSError):  # unless the checkpoints of another learn are in it
             self._unfinished.rmdir()
         return name
 
-    def _succeeds(self, model: Model, current: str, lineage: list[str]) -> bool:
-        """Whether a model comes from the current version, or replaces its newest task by one that was adapted to."""
-        if continues(model.lineage, lineage):
-            return True
-        newest, theirs = model.tasks[-1], read_version(self.path(current))["tasks"][-1]
-        replaces = newest.name == theirs.name and newest.adapted and not theirs.adapted
-        return replaces and model.lineage[:-1] == lineage[:-1]
-
     def _finish(self, learn: str) -> bool:
         """Make the version of a learn that had finished, or was rolled back, the current one; False if it has none."""
-        for name, about in intact_versions(self.folder).items():
-            if about["tasks"][-1].learn == learn:
-                self.load(name)
-                write_pointer(self.folder, name)
-                shutil.rmtree(self._unfinished, ignore_errors=True)
-                return True
-        return False
+        name = find_version_of_learn(self.folder, learn)
+        if name is not None:
+            self.load(name)
+            write_pointer(self.folder, name)
+            shutil.rmtree(self._unfinished, ignore_errors=True)
+        return name is not None
 
     def _model_before(self) -> Model | None:
         """The version that the current one continues, if it is kept."""
-        intact = intact_versions(self.folder)
-        lineage = lineage_of(intact[self.current()])[:-1]
-        return next((self.load(name) for name, about in intact.items() if lineage_of(about) == lineage), None)
+        name = find_version_before(self.folder, self.current())
+        return None if name is None else self.load(name)

@@ -57,6 +57,11 @@ class FormatError(UserError):
     """An intact file that another version of recollect wrote."""
 
 
+def is_version(name: str) -> bool:
+    """Whether a name has the form of a version's."""
+    return re.fullmatch(r"\d{3,}-[\w.-]+", name) is not None
+
+
 def list_versions(folder: Path) -> list[str]:
     """The names of all versions, oldest first."""
     return sorted(path.name for path in (folder / "versions").glob("[0-9]*") if (path / "model.json").exists())
@@ -77,7 +82,7 @@ def read_pointer(folder: Path) -> str:
         name = msgspec.convert(document, PointerFile)["current"]
     except ValueError as error:
         raise UserError(f"{path} cannot be read ({error}); {remedy}") from error
-    if not re.fullmatch(r"\d{3,}-[\w.-]+", name):
+    if not is_version(name):
         raise UserError(f"{path} names the version {name!r}, which is not a valid name; {remedy}")
     return name
 
@@ -136,9 +141,10 @@ def write_checks(path: Path, checks: Checks) -> None:
 
 
 def _choose_name(model: Model, versions: Path) -> str:
-    """Number and task, with a suffix if it replaces the version before adaptation, or if another has that name."""
+    """Number and task, with a suffix if it was adapted to the task or edited since, or if another has that name."""
     slug = re.sub(r"[^\w.-]+", "-", model.tasks[-1].name).strip("-.")[:40] or "task"
-    name = f"{len(model.tasks):03}-{slug}{'-adapted' * (model.tasks[-1].unadapted is not None)}"
+    newest = model.tasks[-1]
+    name = f"{len(model.tasks):03}-{slug}{'-adapted' * (newest.unadapted is not None)}{'-edited' * bool(newest.edits)}"
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(name for name in names if not (versions / name).exists())
 

@@ -10,7 +10,7 @@ S is nothing (RFE), samples of the last k tasks (RFE-P) or a reservoir over all 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import torch
@@ -195,6 +195,11 @@ class RFELearner(Learner[RFEConfig]):
         """Count further images of the newest task in the statistics; nothing is trained. Returns their features."""
         first_unit = self.network.units(self.rfe.num_tasks - 1).start
         return self.identity.add(first_unit, data, self.network.backbone, self.rfe.chain).now.f
+
+    def forget(self, units: Collection[int]) -> None:
+        """Remove units from the heads, with all that is stored of their classes; what was trained stays as it is."""
+        assert self.past is None, "the memory has samples of the classes"
+        self.identity.rule.keep(self.network.drop_units(units))
 
     def scores(self, x: Tensor) -> Scores:
         f, estimates = self.features(x)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Collection, Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from recollect.device import at_least_single
@@ -53,11 +54,33 @@ class Network(nn.Module):
 
     def _add_head(self, num_classes: int) -> None:
         device = self.task_of_unit.device
-        with (self._key / len(self.heads)).initialising():
+        with (self._key / len(self.heads)).initialising(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # all classes were forgotten
             head = nn.Linear(self.feature_dim, num_classes)
         new = torch.full((num_classes,), len(self.heads), dtype=torch.int64, device=device)
         self.task_of_unit = torch.cat([self.task_of_unit, new])
         self.heads.append(head.to(device))
+
+    @torch.no_grad()
+    def drop_units(self, units: Collection[int]) -> list[Bool[Tensor, " _"]]:
+        """Remove units from heads that are read within their tasks; returns a mask of those kept of each task.
+
+        The rows of a head may sum to zero, so that those that are left would reveal one that was removed. They are
+        centred again, which changes no softmax within the task.
+        """
+        kept = torch.ones_like(self.task_of_unit, dtype=torch.bool)
+        kept[list(units)] = False
+        masks = list(kept.split(self.sizes()))
+        self.heads, heads = nn.ModuleList(), self.heads
+        self.task_of_unit = self.task_of_unit[:0]
+        for head, mask in zip(heads, masks, strict=True):
+            assert isinstance(head, nn.Linear)
+            self._add_head(int(mask.sum()))
+            weight, bias = head.weight[mask], head.bias[mask]
+            if not bool(mask.all()):
+                weight, bias = weight - weight.mean(0), bias - bias.mean()
+            self.heads[-1].load_state_dict({"weight": weight, "bias": bias})
+        return masks
 
     def sizes(self) -> list[int]:
         """Units of each head."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from recollect.cli.console import print_text
 from recollect.cli.rendering.progress import ProgressBar
-from recollect.deploy.store import LearnPlan, LearnResult
+from recollect.deploy.editing import Edited, Forgotten
+from recollect.deploy.stages import LearnPlan, LearnResult
 from recollect.engine import Runtime
 from recollect.escaping import escape
 from recollect.sweeps.estimate import seconds_an_image
@@ -96,7 +98,7 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
         left_out = task["drifted"] is not None and task["drifted"] == task["rectified"]
         table.add_row(
             escape(task["name"]),
-            ", ".join(escape(name) for name in task["classes"]),
+            ", ".join(escape(name) for name in task["classes"]) or "–",
             str(sum(task["images"].values())),
             show_percent(task["accuracy"]),
             show_percent(task["across"]),
@@ -129,6 +131,25 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
             f"is shifted by {shift['shift']:.2f} standard deviations, where {shift['by_chance']:.2f} is expected by "
             f"chance.\nMean confidence {shift['sure']:.2f}, on validation images {shift['usual_sure']:.2f}."
         )
+
+
+def print_edited(what: str, folder: Path, edited: Edited) -> None:
+    """What an edit of classes has changed, and how to undo it."""
+    undo = f"recollect rollback {folder} --to {edited.before} undoes this"
+    print_text(f"{what} {folder} is now at {edited.version}; {undo}.")
+
+
+def print_forgotten(classes: Sequence[str], folder: Path, forgotten: Forgotten) -> None:
+    """What was forgotten, and where it is still stored."""
+    what = f"Forgot {', '.join(classes)}. " if classes else ""
+    print_text(f"{what}{folder} is now at {forgotten.version}.")
+    if forgotten.holders:
+        print_text(
+            f"The versions {', '.join(forgotten.holders)} still hold what was learned of it; "
+            f"recollect forget {folder} --purge deletes all versions but the current one."
+        )
+    if forgotten.purged:
+        print_text(f"Deleted {', '.join(forgotten.purged)}. Copies of the folder elsewhere are not changed.")
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:

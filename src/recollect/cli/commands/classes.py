@@ -1,0 +1,72 @@
+"""The commands that edit the classes of a model: rename, merge, forget."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from recollect.cli.base import Device, Flag, ModelFolder, app
+
+Classes = Annotated[list[str], Parameter(negative=())]
+
+
+@app.command
+def rename(model: ModelFolder, old: str, new: str) -> None:
+    """Give a class of a model another name.
+
+    Parameters
+    ----------
+    old
+        The class, as `recollect inspect` lists it.
+    new
+        Its new name.
+    """
+    from recollect.cli.rendering.model import print_edited
+    from recollect.deploy import ModelStore
+
+    print_edited(f"{old} is now called {new}.", model, ModelStore(model).rename(old, new))
+
+
+@app.command
+def merge(model: ModelFolder, into: str, classes: Classes) -> None:
+    """Predict several classes of a model as one, whose probability is the sum of theirs.
+
+    Parameters
+    ----------
+    into
+        The name of the merged class: new, or that of a class, which is then one of those that are merged.
+    classes
+        The classes to merge.
+    """
+    from recollect.cli.rendering.model import print_edited
+    from recollect.deploy import ModelStore
+
+    edited = ModelStore(model).merge(into, classes)
+    print_edited(f"{', '.join(classes)} is now predicted as {into}.", model, edited)
+
+
+@app.command
+def forget(
+    model: ModelFolder,
+    classes: Annotated[list[str] | None, Parameter(negative=())] = None,
+    *,
+    purge: Flag = False,
+    device: Device = "auto",
+) -> None:
+    """Remove classes from a model: their outputs, means and numbers of images. They are never predicted again.
+
+    What an adapted backbone has learned and the covariance that all classes share are not changed.
+
+    Parameters
+    ----------
+    classes
+        The classes to forget; with --purge they may be left out.
+    purge
+        Also delete all other versions of the model, which still hold the classes.
+    """
+    from recollect.cli.rendering.model import print_forgotten
+    from recollect.deploy import ModelStore
+
+    names = classes or []
+    print_forgotten(names, model, ModelStore(model).forget(names, purge=purge, device=device))

@@ -1,0 +1,127 @@
+"""Edits of the classes of a model that need no images: rename, merge and forget."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from torch import nn
+
+from recollect.deploy.learning import identify
+from recollect.deploy.model import LearnedTask, Model
+from recollect.deploy.names import check_class_name, normalise
+from recollect.deploy.reader import restore_learner
+from recollect.device import to_host
+from recollect.engine import Runtime
+from recollect.errors import UserError
+
+MAX_MATCHES = 3  # names that a message about an unknown class suggests
+
+
+class Edited(NamedTuple):
+    """The versions after and before an edit."""
+
+    version: str
+    before: str
+    """Undoes the edit if it is made current."""
+
+
+class Forgotten(NamedTuple):
+    """The version without the forgotten classes, and the others."""
+
+    version: str
+    holders: list[str]
+    """Versions that still hold what was forgotten."""
+    purged: list[str]
+    """Versions that were deleted."""
+
+
+def rename_class(model: Model, old: str, new: str) -> Model:
+    """The model with another name for a class, in all tasks that contain it."""
+    old, new = find_class(model, old), check_class_name(new)
+    if new in model.classes:
+        remedy = "choose another name" if new == old else f"to predict both as one class, merge {old!r} into it"
+        raise UserError(f"the class {new!r} already exists; {remedy}")
+    return _relabel(model, {old: new})
+
+
+def merge_classes(model: Model, into: str, names: Iterable[str]) -> Model:
+    """The model with several classes as one, whose probability is the sum of theirs; `into` may be new or a class."""
+    into, merged = check_class_name(into), {find_class(model, name) for name in names}
+    if not merged - {into}:
+        raise UserError(f"name at least one class to merge into {into!r}")
+    if len(merged) == 1 and into not in model.classes:
+        raise UserError(f"there is no class {into!r} to merge {merged.pop()!r} into; name two classes, or use rename")
+    return _relabel(model, dict.fromkeys(merged, into))
+
+
+def forget_classes(
+    model: Model, names: Iterable[str], device: str = "auto", backbone: nn.Module | None = None
+) -> Model:
+    """The model without some classes: without their units, their means and counts, and what was measured with them.
+
+    A task that has lost all classes stays, since the features of earlier tasks are estimated through it.
+    """
+    forgotten = {find_class(model, name) for name in names}
+    if not forgotten:
+        raise UserError("name at least one class to forget")
+    if forgotten >= set(model.classes):
+        raise UserError("these are all classes of the model, of which one at least must be left; delete its folder")
+    learner = restore_learner(model, Runtime.choose(device, "fp32"), backbone)
+    learner.forget([unit for unit, name in enumerate(model.units) if name in forgotten])
+    touched = {task.name for task in model.tasks if forgotten & set(task.classes)}
+    checks = {
+        digest: {task: accuracies for task, accuracies in tasks.items() if task not in touched}
+        for digest, tasks in model.checks.items()
+    }
+    return record_edit(
+        replace(
+            model,
+            tasks=tuple(_without(task, forgotten) for task in model.tasks),
+            tensors={name: to_host(tensor) for name, tensor in learner.deployable_state().items()},
+            typical=None if model.tasks[-1].name in touched else model.typical,
+            checks={digest: tasks for digest, tasks in checks.items() if tasks},
+        )
+    )
+
+
+def _without(task: LearnedTask, forgotten: Set[str]) -> LearnedTask:
+    images = {name: num for name, num in task.images.items() if name not in forgotten}
+    return _with_units(replace(task, images=images), [name for name in task.units if name not in forgotten])
+
+
+def find_class(model: Model, name: str) -> str:
+    """The normalised name of a class of the model."""
+    normalised, classes = normalise(name), model.classes
+    if normalised not in classes:
+        near = ", ".join(map(repr, get_close_matches(normalised, classes, MAX_MATCHES)))
+        hint = f"did you mean {near}?" if near else "`recollect inspect` lists the classes"
+        raise UserError(f"the model has no class {name!r}; {hint}")
+    return normalised
+
+
+def _relabel(model: Model, names: Mapping[str, str]) -> Model:
+    """The model with new names for some classes; units of equal names are summed when it predicts."""
+    return record_edit(replace(model, tasks=tuple(_relabel_task(task, names) for task in model.tasks)))
+
+
+def _relabel_task(task: LearnedTask, names: Mapping[str, str]) -> LearnedTask:
+    images: Counter[str] = Counter()
+    for name, num in task.images.items():
+        images[names.get(name, name)] += num
+    return _with_units(replace(task, images=dict(images)), [names.get(name, name) for name in task.units])
+
+
+def _with_units(task: LearnedTask, units: Sequence[str]) -> LearnedTask:
+    classes = tuple(dict.fromkeys(units))
+    return replace(task, classes=classes, merged_units=tuple(units) if len(units) > len(classes) else ())
+
+
+def record_edit(model: Model) -> Model:
+    """The model with its newest edit in its lineage, identified by the result, which names no class that is gone."""
+    newest = model.tasks[-1]
+    edit = identify([task.units for task in model.tasks], model.tensors)
+    return replace(model, tasks=(*model.tasks[:-1], replace(newest, edits=(*newest.edits, edit))))
