@@ -74,7 +74,8 @@ def learn(
     from recollect.deploy import ContinualClassifier, ModelStore
     from recollect.deploy.classifier import classifier_options
     from recollect.deploy.model import RANGES, Settings
-    from recollect.deploy.store import FixedSettingsError, LearnResult
+    from recollect.deploy.stages import LearnResult
+    from recollect.deploy.store import FixedSettingsError
     from recollect.engine import Runtime
     from recollect.errors import UserError
     from recollect.runs import parse
