@@ -136,3 +136,10 @@ def test_links_point_to_existing_files() -> None:
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "recollect", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == version("recollect-rfe")
+
+
+def test_the_help_lists_everyday_commands_before_experiments() -> None:
+    text = recollect("--help").stdout
+    titles = [text.index(title) for title in ("─ Models ─", "learn", "predict", "─ Experiments ─", "sweep", "─ Options ─")]
+    assert titles == sorted(titles)
+    assert "─ Commands ─" not in text

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
 Flag = Annotated[bool, Parameter(negative=())]
 Paths = Annotated[list[Path], Parameter(negative=())]
@@ -26,5 +26,6 @@ app = App(
     help_format="plaintext",
     version=lambda: version("recollect-rfe"),
     version_flags=["--version"],
+    group_commands=Group("Options", sort_key=9),  # --help and --version; commands have groups of their own
     suppress_keyboard_interrupt=False,
 )
