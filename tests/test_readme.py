@@ -139,7 +139,9 @@ def test_the_package_runs_as_a_module() -> None:
 
 
 def test_the_help_lists_everyday_commands_before_experiments() -> None:
-    text = recollect("--help").stdout
-    titles = [text.index(title) for title in ("─ Models ─", "learn", "predict", "─ Experiments ─", "sweep", "─ Options ─")]
+    text = subprocess.run([sys.executable, "-m", "recollect", "--help"], capture_output=True, text=True).stdout
+    titles = [
+        text.index(title) for title in ("─ Models ─", "learn", "predict", "─ Experiments ─", "sweep", "─ Options ─")
+    ]
     assert titles == sorted(titles)
     assert "─ Commands ─" not in text
