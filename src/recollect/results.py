@@ -87,6 +87,7 @@ class Display(TypedDict):
 
     colour: str
     order: int
+    marker: NotRequired[str]
 
 
 class ResultFile(TypedDict):

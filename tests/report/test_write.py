@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from recollect.errors import UserError
+from recollect.methods import methods
 from recollect.report.layout import Cell, Sheet
-from recollect.report.style import EARLIER_COLOURS, colour_of, order_of
+from recollect.report.style import COLOURS, EARLIER_STYLES, MARKERS, order_of, style_of
 from recollect.report.write import write_report
 from tests.report.results import result_of, some_results
 
@@ -62,9 +63,25 @@ def test_results_without_accuracies_or_with_odd_names_are_reported(tmp_path: Pat
 def test_a_method_without_a_colour_gets_one_that_follows_from_its_name() -> None:
     names = [f"method-{i}" for i in range(50)]
     results = [named(name, display) for name in names for display in (None, {"colour": "", "order": 5})]
-    colours = [colour_of(result) for result in results]
-    assert colours[::2] == colours[1::2]
-    assert len(set(colours)) > 5
+    styles = [style_of(result) for result in results]
+    assert styles[::2] == styles[1::2]
+    assert len(set(styles)) > 20
+
+
+def test_what_is_no_colour_or_marker_is_not_drawn() -> None:
+    odd = style_of(named("third-party", {"colour": "red;x:y", "order": 5, "marker": "$\\foo$"}))
+    assert odd == style_of(named("third-party", None))
+    assert style_of(named("third-party", {"colour": "tab:olive", "order": 5})).colour == "#bcbd22"
+
+
+def test_every_method_has_its_own_colour_and_marker_before_and_after_runs_recorded_them() -> None:
+    rows = {name: (row.colour, row.marker) for name, row in methods().items()}
+    assert rows == EARLIER_STYLES
+    assert len(set(rows.values())) == len(rows)
+    assert {colour for colour, _ in rows.values()} == set(COLOURS)
+    assert {marker for _, marker in rows.values()} == set(MARKERS)
+    recorded_before = named("rfe", {"colour": "tab:green", "order": 130})
+    assert style_of(recorded_before) == style_of(named("rfe", None)) == rows["rfe"]
 
 
 def named(method: str, display: dict[str, Any] | None) -> dict[str, Any]:
@@ -72,9 +89,8 @@ def named(method: str, display: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def test_order_and_colour_are_those_that_the_run_recorded() -> None:
-    recorded = named("third-party", {"colour": "#ff00aa", "order": 115})
-    assert colour_of(recorded) == "#ff00aa"
-    assert colour_of(named("rfe", None)) == EARLIER_COLOURS["rfe"]
+    recorded = named("third-party", {"colour": "#ff00aa", "order": 115, "marker": "v"})
+    assert style_of(recorded) == ("#ff00aa", "v")
     results = [named("zeta", None), named("rfe", None), recorded, named("alpha", None), named("er", None)]
     ordered = [result["config"]["method"]["name"] for result in sorted(results, key=order_of)]
     assert ordered == ["er", "third-party", "rfe", "alpha", "zeta"]

@@ -185,7 +185,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "images_per_second": record.num_images / training_seconds if training_seconds else 0.0,
         "seed": config.seed,
         "config": config.to_json(),
-        "display": {"colour": row.colour, "order": row.order},
+        "display": {"colour": row.colour, "order": row.order, "marker": row.marker},
         "non_default_options": config.non_default_options(),
         "command": command,
         "commit": code_version(),
