@@ -40,7 +40,8 @@ def space_sheet(experiment: Experiment, name: str = "space") -> Sheet:
         own = f"{result['parameters']['training'] / 1e6:.2f} / {result['parameters']['inference'] / 1e6:.2f}"
         row: list[Cell | str] = [v.full_label, own]
         row += ["–" if counts is None else f"{counts[0]:.2f} / {counts[1]:.2f}"] if show_paper else []
-        row += [str(result["memory"]["samples"]), f"{result['memory']['bytes'] / 2**20:.2f}"]
+        kept = (str(result["memory"]["samples"]), f"{result['memory']['bytes'] / 2**20:.2f}")
+        row += ["all", "all"] if v.method == "joint" else kept
         row += ["–" if stored is None else f"{stored / 1e6:.2f}", spread(v.values("til", "average_accuracy"))]
         rows.append(row)
     columns = ["method", "parameters, M (training / inference)", *["paper's parameters"] * show_paper]

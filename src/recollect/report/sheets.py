@@ -71,7 +71,7 @@ def accuracy_sheet(experiment: Experiment, evaluation: str, name: str = "accurac
         parameters = v.results[0]["parameters"]
         row: list[Cell | str] = [
             v.label,
-            str(v.memory),
+            v.images_kept,
             f"{parameters['training'] / 1e6:.2f} / {parameters['inference'] / 1e6:.2f}",
             Cell(spread(v.values(evaluation, "average_accuracy")), marks.get(id(v), "")),
             spread(v.values(evaluation, "forgetting")),

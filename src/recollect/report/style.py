@@ -2,7 +2,7 @@
 
 A run writes them into result.json, as `display`, from the method's own row. The tables here are for earlier results.
 
-The colours are those of Okabe and Ito, and three more, each with a contrast of at least 3 to a white and to a dark page.
+The colours are those of Okabe and Ito, and three more, each with a contrast of at least 3 to white and to a dark page.
 Markers tell methods of the same colour apart.
 """
 
