@@ -26,7 +26,7 @@ def time_sheet(experiment: Experiment, name: str = "time") -> Sheet:
     if show_paper:
         columns += ["paper: training, hours", "training / ER's", "testing, seconds", "testing / ER's"]
         notes.append("The paper timed class-incremental runs with 1,000 exemplars on a GPU.")
-    return Sheet(name, f"Time: {experiment.title}", columns, rows, notes)
+    return Sheet(name, f"Time: {experiment.title}", columns, rows, notes, labels_of(experiment))
 
 
 def space_sheet(experiment: Experiment, name: str = "space") -> Sheet:
@@ -47,7 +47,13 @@ def space_sheet(experiment: Experiment, name: str = "space") -> Sheet:
     columns = ["method", "parameters, M (training / inference)", *["paper's parameters"] * show_paper]
     columns += ["images kept", "their size, MB", "all stored values, M of float32", "TIL"]
     notes = [_paper_space()] if has_paper_costs(experiment) else []
-    return Sheet(name, f"Parameters and memory: {experiment.title}", columns, rows, notes)
+    title = f"Parameters and memory: {experiment.title}"
+    return Sheet(name, title, columns, rows, notes, labels_of(experiment))
+
+
+def labels_of(experiment: Experiment) -> list[tuple[str]]:
+    """For a table with one row per variant."""
+    return [(v.full_label,) for v in experiment.variants]
 
 
 def minutes(v: Variant) -> tuple[float, float]:

@@ -82,7 +82,7 @@ def draw_experiment(experiment: Experiment, folder: Path) -> Iterator[Path]:
 
 
 def draw_curves(experiment: Experiment, path: Path) -> Path:
-    """Average accuracy over the tasks learned so far, task known and unknown; mean over seeds with its 95 % interval."""
+    """Average accuracy over the tasks learned so far, task known and unknown; mean over seeds, 95 % interval."""
     figure = _figure(11, 4.2)
     axes = figure.subplots(1, 2, sharey=True)
     for panel, (setting, title) in zip(axes, {"til": "task known", "cil": "task unknown"}.items(), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +30,8 @@ class Sheet:
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell | str]]
     notes: Sequence[str] = field(default_factory=tuple)
+    variants: Sequence[Sequence[str]] = field(default_factory=tuple)
+    """The labels of the variants that each row is about, by which the page selects rows; empty to show all rows."""
 
     def markdown(self) -> str:
         marks = {"best": "**{}**", "second": "<u>{}</u>"}
@@ -59,9 +62,10 @@ class Sheet:
         marks = {"best": "<strong>{}</strong>", "second": "<u>{}</u>"}
         head = "".join(f'<th scope="col">{escape_html(column)}</th>' for column in self.columns)
         rows = []
-        for first, *rest in self._body(escape_html, marks):
+        for i, (first, *rest) in enumerate(self._body(escape_html, marks)):
             cells = "".join(f"<td>{cell}</td>" for cell in rest)
-            rows.append(f'<tr><th scope="row">{first}</th>{cells}</tr>')
+            about = f' data-variants="{escape_html(json.dumps(self.variants[i]))}"' if self.variants else ""
+            rows.append(f'<tr{about}><th scope="row">{first}</th>{cells}</tr>')
         notes = "".join(f"<li>{escape_html(note)}</li>" for note in self.notes)
         title = escape_html(self.title)
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "non_default_options": config.non_default_options(),
         "command": command,
         "commit": code_version(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": runtime.describe(),
     }
 
