@@ -27,6 +27,9 @@ def test_a_table_is_written_in_every_format() -> None:
     assert r"\caption{50 \% of\_it. a note}" in sheet.latex()
     assert list(csv.reader(io.StringIO(sheet.csv()))) == [["method", "α"], ["a_b | c", "1.0 ± 0.1"], ["<x> & y", "0.5"]]
     assert '<th scope="row">&lt;x&gt; &amp; y</th><td><u>0.5</u></td>' in sheet.html()
+    sentences = Sheet("name", "title", ["method", "command"], [["a", "recollect run " * 5]], (), [("<a>", "b")])
+    assert '<tr data-variants="[&quot;&lt;a&gt;&quot;, &quot;b&quot;]"><th scope="row">a</th>' in sentences.html()
+    assert '<td class="text">recollect run' in sentences.html()
 
 
 def test_a_report_has_a_page_tables_and_pictures(tmp_path: Path) -> None:
@@ -38,6 +41,10 @@ def test_a_report_has_a_page_tables_and_pictures(tmp_path: Path) -> None:
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert text.startswith("# My report")
     assert "| rfe | 0 | 2.00 / 1.50 | 51.0 ± 1.0 |" in text
+
+
+def test_a_report_of_joint_training_alone_is_written(tmp_path: Path) -> None:
+    assert write_report([result_of("joint", 0, 70.0)], tmp_path / "out")
 
 
 def test_a_report_without_results_is_refused(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from recollect.report.collect import Experiment, Result
-from recollect.report.query import accuracy_over_time, accuracy_over_time_per_seed
+from recollect.report.query import accuracy_over_time, accuracy_over_time_per_seed, select
 from recollect.report.sheets import slug, slug_of
 from recollect.report.stats import all_defined, half_width, spread
 from recollect.report.style import DRIFTED, ORIGINAL, RECTIFIED, style_of
+from recollect.report.summary import default_variants
 from recollect.storage import write_bytes
 
 MAX_MATRICES = 6  # side by side in one picture
@@ -62,7 +63,7 @@ def draw_matrices(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
 
 
 def draw_experiment(experiment: Experiment, folder: Path) -> Iterator[Path]:
-    """Draw every picture that an experiment's results allow; yields their paths."""
+    """Draw every picture that an experiment's results allow, curves of the methods that the page shows first."""
     folder.mkdir(parents=True, exist_ok=True)
     start = slug_of(experiment)
     matrices = {short(variant.full_label): variant.results[0] for variant in experiment.variants}
@@ -70,8 +71,10 @@ def draw_experiment(experiment: Experiment, folder: Path) -> Iterator[Path]:
         path = folder / f"{start}-matrices{f'-{first // MAX_MATRICES + 1}' if first else ''}.png"
         draw_matrices(dict(list(matrices.items())[first : first + MAX_MATRICES]), path)
         yield path
-    yield draw_curves(experiment, folder / f"{start}-curves.png")
-    yield draw_tradeoff(experiment, folder / f"{start}-tradeoff.png")
+    labels = {v.full_label for v in default_variants(experiment)}
+    shown = select(experiment, lambda v: v.full_label in labels)
+    yield draw_curves(shown, folder / f"{start}-curves.png")
+    yield draw_tradeoff(shown, folder / f"{start}-tradeoff.png")
     for variant in experiment.variants:
         measured = [r for r in variant.results if r.get("drift") and r["drift"]["rectified"][-1][0] is not None]
         name = slug(variant.full_label)
@@ -104,9 +107,7 @@ def draw_curves(experiment: Experiment, path: Path) -> Path:
         panel.set_ylim(bottom=0)
         panel.set_xticks(range(1, experiment.num_tasks + 1))
     axes[0].set_ylabel("average accuracy, percent")
-    legend = axes[1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    _add_legend(axes[1])
     return _save(figure, path)
 
 
@@ -118,16 +119,14 @@ def draw_tradeoff(experiment: Experiment, path: Path) -> Path:
         values = all_defined(variant.values("til", "average_accuracy"))
         if values:
             kept, (colour, marker) = variant.results[0]["memory"]["bytes"] / 2**20, style_of(variant.results[0])
+            name = short(variant.full_label)
             if variant.method == "joint":
-                axes.axhline(fmean(values), color=colour, linestyle=":", linewidth=1)
+                axes.axhline(fmean(values), color=colour, linestyle=":", label=f"{name}, all images")
             else:
-                axes.plot(kept, fmean(values), marker, color=colour)
-            name = f"{short(variant.full_label)}{', all images' * (variant.method == 'joint')}"
-            axes.annotate(name, (kept, fmean(values)), (6, 0), textcoords="offset points", fontsize=7, va="center",
-                          parse_math=False)  # fmt: skip
+                axes.plot(kept, fmean(values), marker, color=colour, label=name)
     axes.set_xlabel("megabytes of images kept")
     axes.set_ylabel("task-incremental accuracy, percent")
-    axes.margins(x=0.25)
+    _add_legend(axes)
     return _save(figure, path)
 
 
@@ -172,6 +171,14 @@ def draw_scatter(result: Result, title: str, path: Path) -> Path:
 def short(text: str) -> str:
     """As much of a name as a picture has room for."""
     return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
+
+
+def _add_legend(axes: Any) -> None:
+    """Right of the axes, where it covers nothing; none without labels."""
+    if not axes.get_legend_handles_labels()[1]:
+        return
+    for text in axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5)).get_texts():
+        text.set_parse_math(False)
 
 
 def _count(axes: Any, num: int) -> None:

@@ -42,9 +42,9 @@ function boxOf(element) {
 }
 
 function percentAxis(values, box) {
-  const most = Math.ceil(Math.max(10, ...values) / 10) * 10;
-  const least = Math.min(most - 10, Math.floor(Math.min(...values, most) / 10) * 10);
-  const tick = most - least > 50 ? 20 : most - least > 20 ? 10 : 5;
+  const high = Math.max(10, ...values), low = Math.min(high - 5, ...values);
+  const tick = high - low > 50 ? 20 : high - low > 20 ? 10 : 5;
+  const most = Math.ceil(high / tick) * tick, least = Math.max(Math.floor(low / tick) * tick, 0);
   const to = (value) => box.bottom - (box.bottom - box.top) * clamp((value - least) / (most - least), 0, 1);
   return { to, ticks: range(Math.floor((most - least) / tick) + 1).map((i) => least + tick * i) };
 }
