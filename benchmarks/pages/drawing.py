@@ -18,7 +18,7 @@ from recollect.report.collect import Experiment, Variant
 from recollect.report.figures import draw_curves, draw_matrices, draw_rmse, draw_scatter
 from recollect.report.query import accuracy_over_time, accuracy_over_time_per_seed, get_variant, mean_accuracy
 from recollect.report.stats import all_defined
-from recollect.report.style import colour_of
+from recollect.report.style import DRIFTED, RECTIFIED, style_of
 
 OVERVIEW = {
     "joint": "joint, sees all data at once",
@@ -76,10 +76,10 @@ def _draw_over_time(main: Experiment, axes: Axes) -> None:
     for method, label in OVERVIEW.items():
         v = get_variant(main, method, EXEMPLARS if method in REHEARSAL else 0)
         if method == "joint":
-            axes.axhline(mean_accuracy(v, "til"), color="black", linestyle=":", label=label)
+            axes.axhline(mean_accuracy(v, "til"), color=style_of(v.results[0]).colour, linestyle=":", label=label)
             continue
-        colour, means = colour_of(v.results[0]), accuracy_over_time(v, "til")
-        axes.plot(steps, means, "-", color=colour, marker="o", label=label, linewidth=3 if method == "rfe" else 1.5)
+        (colour, marker), means = style_of(v.results[0]), accuracy_over_time(v, "til")
+        axes.plot(steps, means, "-", color=colour, marker=marker, label=label, linewidth=3 if method == "rfe" else 1.5)
         if len(v.seeds) > 1:
             spreads = [stdev(column) for column in zip(*accuracy_over_time_per_seed(v, "til"), strict=True)]
             low, high = ([m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1))
@@ -103,15 +103,14 @@ def _draw_kept(main: Experiment, axes: Axes) -> None:
             heights = spread_out([mean_accuracy(v, "til") for v in variants], 1.9, bound)
             for v, height in zip(variants, heights, strict=True):
                 value, values = mean_accuracy(v, "til"), all_defined(v.values("til", "average_accuracy"))
-                other = "tab:green" if is_rfe else "grey"
-                colour = colour_of(v.results[0]) if v.method in OVERVIEW else other
-                axes.errorbar(x, value, stdev(values) if len(values) > 1 else 0.0, fmt="o", color=colour, zorder=3,
+                colour, marker = style_of(v.results[0])
+                axes.errorbar(x, value, stdev(values) if len(values) > 1 else 0.0, fmt=marker, color=colour, zorder=3,
                               markersize=8 if is_rfe else 5, elinewidth=1,
                               markerfacecolor=colour if len(values) > 1 else "white")  # fmt: skip
-                axes.annotate(v.method, (x, value), (x + shift, height), color=colour, fontsize=9, va="center",
+                axes.annotate(v.method, (x, value), (x + shift, height), fontsize=9, va="center",
                               ha="right" if shift < 0 else "left", fontweight="bold" if is_rfe else "normal",
                               arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5})  # fmt: skip
-    axes.axhline(bound, color="black", linestyle=":")
+    axes.axhline(bound, color=style_of(get_variant(main, "joint").results[0]).colour, linestyle=":")
     axes.annotate("joint, all images", (-0.25, bound), (0, 3), textcoords="offset points", fontsize=9)
     axes.set_ylim(0, bound + 5)
     axes.set_xticks(list(positions.values()), [f"{memory} images" for memory in positions])
@@ -145,8 +144,8 @@ def _draw_chain(main: Experiment, axes: Axes) -> None:
         if v.method == "rfe" and set(v.options) <= {"alpha"}
     }
     alphas = sorted(by_alpha)
-    for shift, key, label, colour in ((-0.2, "til_without_chain", "old heads on current features", "tab:red"),
-                                      (0.2, "til", "old heads through the chain", "tab:green")):  # fmt: skip
+    for shift, key, label, colour in ((-0.2, "til_without_chain", "old heads on current features", DRIFTED),
+                                      (0.2, "til", "old heads through the chain", RECTIFIED)):  # fmt: skip
         values = [all_defined(by_alpha[alpha].values(key, "average_accuracy")) for alpha in alphas]
         errors = [stdev(of_alpha) if len(of_alpha) > 1 else float("nan") for of_alpha in values]
         bars = axes.bar([i + shift for i in range(len(alphas))], [fmean(of_alpha) for of_alpha in values], 0.38,
@@ -165,7 +164,7 @@ def draw_recall(by_alpha: dict[float, list[dict[str, Any]]], path: Path) -> None
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(by_alpha), sharey=True, squeeze=False)[0]
-    lines = (("drifted", "tab:red", "current features"), ("rectified", "tab:green", "as_of the first month"))
+    lines = (("drifted", DRIFTED, "current features"), ("rectified", RECTIFIED, "as_of the first month"))
     for axes, (alpha, results) in zip(panels, by_alpha.items(), strict=True):
         for kind, colour, label in lines:
             columns = list(zip(*([step[f"recall_{kind}"] for step in r["after"]] for r in results), strict=True))

@@ -87,6 +87,7 @@ class Display(TypedDict):
 
     colour: str
     order: int
+    marker: NotRequired[str]
 
 
 class ResultFile(TypedDict):
@@ -109,6 +110,7 @@ class ResultFile(TypedDict):
     non_default_options: NotRequired[Options]
     command: NotRequired[str]
     commit: NotRequired[str]
+    finished: NotRequired[str]
     environment: NotRequired[dict[str, Any]]
     data: NotRequired[str | None]
 

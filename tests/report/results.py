@@ -65,3 +65,20 @@ def some_results() -> list[dict[str, Any]]:
     results.append(result_of("rfe", 0, 90.0, stream="split-digits", drift=True, chain=80.0))
     results.append(result_of("finetune", 0, 60.0, stream="split-digits"))
     return results
+
+
+MANY = {"rfe": 30.0, "rfe-plus": 34.0, "lwf": 12.0, "ewc": 11.0, "si": 10.5, "fsa": 19.0, "ldc": 16.0, "expansion": 9.0,
+        "finetune": 5.0, "joint": 40.0}  # fmt: skip
+KEEPING = {"er": 20.0, "derpp": 21.0, "tamil": 22.0, "agem": 12.0, "er-ace": 23.0, "rfe-p": 31.0, "rfe-b": 32.0}
+
+
+def many_results() -> list[dict[str, Any]]:
+    """Ten methods without images and seven with two numbers of images, on three seeds."""
+    results = [result_of(method, seed, 50.0, cil + 0.1 * seed) for method, cil in MANY.items() for seed in (0, 1, 2)]
+    for memory in (200, 500):
+        results += [
+            result_of(method, seed, 50.0, cil + memory / 500, memory=memory, samples=memory)
+            for method, cil in KEEPING.items()
+            for seed in (0, 1, 2)
+        ]
+    return results

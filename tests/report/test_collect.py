@@ -130,3 +130,48 @@ def test_accuracy_over_time_leaves_out_tasks_to_come() -> None:
     result["til"]["matrix"] = [[80.0, 10.0, 10.0], [60.0, 40.0, 10.0], [50.0, 40.0, 30.0]]  # as with fixed heads
     (variant,) = collect([result])[0].variants
     assert accuracy_over_time(variant, "til") == [80.0, 50.0, 40.0]
+
+
+def with_precision(result: dict[str, Any], precision: str) -> dict[str, Any]:
+    return result | {"config": result["config"] | {"precision": precision, "hash": precision}}
+
+
+def test_a_precision_that_is_not_the_usual_one_is_part_of_the_label() -> None:
+    results = [result_of("rfe", 0, 50.0), with_precision(result_of("rfe", 0, 51.0), "bf16"), result_of("er", 0, 40.0)]
+    assert labels(results) == ["er", "rfe", "rfe, bf16"]
+    (experiment,) = collect(results)
+    assert get_variant(experiment, "rfe").values("til", "average_accuracy") == [50.0]
+
+
+def test_variants_that_differ_in_defaults_alone_are_labelled_by_them() -> None:
+    """As if the default of alpha had changed between two runs, and the stride been added."""
+    then, now = result_of("rfe", 0, 50.0, alpha=3.0), result_of("rfe", 0, 51.0)
+    then["non_default_options"]["method"] = {}
+    del then["config"]["method"]["stride"]
+    assert labels([then, now]) == ["rfe, alpha=1.0, stride=1", "rfe, alpha=3.0, no stride"]
+
+
+def test_results_that_repeat_others_are_listed_with_the_reason() -> None:
+    result = result_of("rfe", 0, 50.0)
+    again = result | {"environment": {"processes": 2}}
+    drifted = result_of("rfe", 0, 50.0, drift=True)
+    drifted["config"] |= {"hash": "other", "measure_drift": True}
+    (experiment,) = collect([result, again, drifted, result_of("er", 0, 40.0)])
+    assert [v.results[0] is drifted for v in experiment.variants] == [False, True]
+    assert [(unused.result is again, unused.reason) for unused in experiment.unused] == [
+        (False, "repeats seed 0 of rfe; the one that measured drift, or else the last, counts"),
+        (True, "repeats seed 0 of rfe; this run used 2 processes, the other 1; "
+               "the one that measured drift, or else the last, counts"),
+    ]  # fmt: skip
+
+
+def test_results_of_one_hash_and_different_methods_are_listed_too() -> None:
+    one, other = result_of("rfe", 0, 50.0), result_of("er", 0, 50.0)
+    other["config"]["hash"] = one["config"]["hash"]
+    (experiment,) = collect([one, other])
+    assert [unused.reason for unused in experiment.unused] == ["another result has the same configuration hash"]
+
+
+def test_joint_training_keeps_all_images() -> None:
+    cifar = collect(some_results())[0]
+    assert [v.images_kept for v in cifar.variants] == ["all", "0", "500", "500"]

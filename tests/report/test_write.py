@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from recollect.errors import UserError
+from recollect.methods import methods
 from recollect.report.layout import Cell, Sheet
-from recollect.report.style import EARLIER_COLOURS, colour_of, order_of
+from recollect.report.style import COLOURS, EARLIER_STYLES, MARKERS, order_of, style_of
 from recollect.report.write import write_report
 from tests.report.results import result_of, some_results
 
@@ -26,6 +27,9 @@ def test_a_table_is_written_in_every_format() -> None:
     assert r"\caption{50 \% of\_it. a note}" in sheet.latex()
     assert list(csv.reader(io.StringIO(sheet.csv()))) == [["method", "α"], ["a_b | c", "1.0 ± 0.1"], ["<x> & y", "0.5"]]
     assert '<th scope="row">&lt;x&gt; &amp; y</th><td><u>0.5</u></td>' in sheet.html()
+    sentences = Sheet("name", "title", ["method", "command"], [["a", "recollect run " * 5]], (), [("<a>", "b")])
+    assert '<tr data-variants="[&quot;&lt;a&gt;&quot;, &quot;b&quot;]"><th scope="row">a</th>' in sentences.html()
+    assert '<td class="text">recollect run' in sentences.html()
 
 
 def test_a_report_has_a_page_tables_and_pictures(tmp_path: Path) -> None:
@@ -37,6 +41,10 @@ def test_a_report_has_a_page_tables_and_pictures(tmp_path: Path) -> None:
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert text.startswith("# My report")
     assert "| rfe | 0 | 2.00 / 1.50 | 51.0 ± 1.0 |" in text
+
+
+def test_a_report_of_joint_training_alone_is_written(tmp_path: Path) -> None:
+    assert write_report([result_of("joint", 0, 70.0)], tmp_path / "out")
 
 
 def test_a_report_without_results_is_refused(tmp_path: Path) -> None:
@@ -62,9 +70,25 @@ def test_results_without_accuracies_or_with_odd_names_are_reported(tmp_path: Pat
 def test_a_method_without_a_colour_gets_one_that_follows_from_its_name() -> None:
     names = [f"method-{i}" for i in range(50)]
     results = [named(name, display) for name in names for display in (None, {"colour": "", "order": 5})]
-    colours = [colour_of(result) for result in results]
-    assert colours[::2] == colours[1::2]
-    assert len(set(colours)) > 5
+    styles = [style_of(result) for result in results]
+    assert styles[::2] == styles[1::2]
+    assert len(set(styles)) > 20
+
+
+def test_what_is_no_colour_or_marker_is_not_drawn() -> None:
+    odd = style_of(named("third-party", {"colour": "red;x:y", "order": 5, "marker": "$\\foo$"}))
+    assert odd == style_of(named("third-party", None))
+    assert style_of(named("third-party", {"colour": "tab:olive", "order": 5})).colour == "#bcbd22"
+
+
+def test_every_method_has_its_own_colour_and_marker_before_and_after_runs_recorded_them() -> None:
+    rows = {name: (row.colour, row.marker) for name, row in methods().items()}
+    assert rows == EARLIER_STYLES
+    assert len(set(rows.values())) == len(rows)
+    assert {colour for colour, _ in rows.values()} == set(COLOURS)
+    assert {marker for _, marker in rows.values()} == set(MARKERS)
+    recorded_before = named("rfe", {"colour": "tab:green", "order": 130})
+    assert style_of(recorded_before) == style_of(named("rfe", None)) == rows["rfe"]
 
 
 def named(method: str, display: dict[str, Any] | None) -> dict[str, Any]:
@@ -72,9 +96,8 @@ def named(method: str, display: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def test_order_and_colour_are_those_that_the_run_recorded() -> None:
-    recorded = named("third-party", {"colour": "#ff00aa", "order": 115})
-    assert colour_of(recorded) == "#ff00aa"
-    assert colour_of(named("rfe", None)) == EARLIER_COLOURS["rfe"]
+    recorded = named("third-party", {"colour": "#ff00aa", "order": 115, "marker": "v"})
+    assert style_of(recorded) == ("#ff00aa", "v")
     results = [named("zeta", None), named("rfe", None), recorded, named("alpha", None), named("er", None)]
     ordered = [result["config"]["method"]["name"] for result in sorted(results, key=order_of)]
     assert ordered == ["er", "third-party", "rfe", "alpha", "zeta"]

@@ -60,7 +60,8 @@ METHODS = {
         ReplayConfig(),
         "projects the gradient when it conflicts with the replay gradient",
         cost=2.0,
-        colour="tab:cyan",
+        colour="#c9659e",
         order=60,
+        marker="X",
     )
 }

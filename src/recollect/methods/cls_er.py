@@ -101,7 +101,8 @@ METHODS = {
         cost=2.4,
         copies=3,
         contents={"stable": "moving average of the network", "plastic": "moving average of the network"},
-        colour="tab:brown",
+        colour="#a8435a",
         order=120,
+        marker="D",
     )
 }

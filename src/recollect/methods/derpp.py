@@ -75,7 +75,8 @@ METHODS = {
         DERppConfig(),
         "squared error to stored logits and cross-entropy on replay",
         cost=1.8,
-        colour="tab:purple",
+        colour="#b07d00",
         order=80,
+        marker="s",
     )
 }

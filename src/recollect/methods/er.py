@@ -28,7 +28,8 @@ METHODS = {
         ReplayConfig(),
         "cross-entropy on a replayed batch from a reservoir",
         cost=1.8,
-        colour="tab:orange",
+        colour="#d55e00",
         order=70,
+        marker="o",
     )
 }

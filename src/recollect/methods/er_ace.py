@@ -39,7 +39,8 @@ METHODS = {
         ReplayConfig(),
         "replay; cross-entropy of new images over the current classes only",
         cost=1.8,
-        colour="goldenrod",
+        colour="#a8435a",
         order=90,
+        marker="v",
     )
 }

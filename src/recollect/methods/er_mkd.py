@@ -99,7 +99,8 @@ METHODS = {
         cost=2.3,
         copies=2,
         contents={"teacher": "moving average of the network"},
-        colour="tab:pink",
+        colour="#d55e00",
         order=100,
+        marker="s",
     )
 }

@@ -81,6 +81,8 @@ METHODS = {
         cost=1.1,
         copies=3,
         contents={"fisher_": "importance of weights", "anchor_": "weights after the last task"},
+        colour="#b07d00",
         order=30,
+        marker="^",
     )
 }

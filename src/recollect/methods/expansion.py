@@ -89,6 +89,8 @@ METHODS = {
         "a separate small network with its own head for each task",
         cost=0.3,
         contents={"experts": "expert of a task"},
+        colour="#808080",
         order=50,
+        marker="s",
     )
 }

@@ -95,6 +95,8 @@ METHODS = {
         "Mahalanobis distances with a covariance for each class",
         cost=0.2,
         contents={"gaussians": "class means and covariances"},
+        colour="#a8435a",
         order=126,
+        marker="X",
     )
 }

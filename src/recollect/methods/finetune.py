@@ -23,7 +23,8 @@ METHODS = {
         Finetune,
         BaselineConfig(),
         "trains on the current task only, the lower bound",
-        colour="tab:red",
+        colour="#808080",
         order=10,
+        marker="v",
     )
 }

@@ -25,6 +25,8 @@ METHODS = {
         Joint,
         BaselineConfig(),
         "trains on all tasks at once, the upper bound",
+        colour="#808080",
         order=0,
+        marker="D",
     )
 }

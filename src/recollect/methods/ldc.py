@@ -78,6 +78,8 @@ METHODS = {
         cost=1.4,
         copies=2,
         contents={"discriminant": "class means and covariances", "previous": "frozen copy of the network"},
+        colour="#c9659e",
         order=127,
+        marker="o",
     )
 }

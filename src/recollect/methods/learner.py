@@ -250,9 +250,11 @@ class Method(NamedTuple):
     contents: Mapping[str, str] = MappingProxyType({})
     """What its tensors are, for `recollect audit`: by the name of an attribute, or its start if that ends in `_`."""
     colour: str = ""
-    """Matplotlib's name of its line's colour in figures; by default one that follows from its name."""
+    """Its colour in figures and on pages, as #rrggbb; by default one that follows from its name."""
     order: int = 1000
     """Where it stands in tables and figures, smallest first; methods of the same order are sorted by name."""
+    marker: str = ""
+    """Matplotlib's name of its points' shape: one of `o s ^ D v X`; by default one that follows from its name."""
 
 
 def methods() -> dict[str, Method]:

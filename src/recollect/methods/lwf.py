@@ -82,6 +82,8 @@ METHODS = {
         cost=1.3,
         copies=2,
         contents={"previous": "frozen copy of the network"},
+        colour="#a8435a",
         order=20,
+        marker="o",
     )
 }

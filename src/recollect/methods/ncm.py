@@ -48,6 +48,8 @@ METHODS = {
             "class_weights": "class means",
             "class_biases": "class means",
         },
+        colour="#808080",
         order=122,
+        marker="o",
     )
 }

@@ -103,6 +103,8 @@ METHODS = {
             "class_weights": "ridge regression",
             "class_biases": "ridge regression",
         },
+        colour="#d55e00",
         order=125,
+        marker="^",
     )
 }

@@ -261,7 +261,7 @@ def _warn_about_averaging(sizes: list[int], task: TaskInfo) -> None:
         warnings.warn(f"identity='average' favours tasks of few classes, and task sizes differ; {remedy}", stacklevel=3)
 
 
-def _row(config: RFEConfig, about: str, order: int, *, cost: float = 1.4, colour: str = "") -> Method:
+def _row(config: RFEConfig, about: str, order: int, colour: str, marker: str, cost: float = 1.4) -> Method:
     contents = {
         "past": "memory of RFE",
         "retrospectors": "retrospector",
@@ -273,22 +273,23 @@ def _row(config: RFEConfig, about: str, order: int, *, cost: float = 1.4, colour
         "first": "frozen copy of the network",
         "identity": "class means and covariances",
     }
-    return Method(RFELearner, config, about, cost, 2, contents, colour, order)
+    return Method(RFELearner, config, about, cost, 2, contents, colour, order, marker)
 
 
 METHODS = {
-    "rfe": _row(RFEConfig(), "the paper's method; keeps no data", 130, colour="tab:green"),
-    "rfe-p": _row(RFEConfig(keep="previous"), "RFE with samples of the last tasks", 140, cost=2.4, colour="limegreen"),
+    "rfe": _row(RFEConfig(), "the paper's method; keeps no data", 130, "#0072b2", "o"),
+    "rfe-p": _row(RFEConfig(keep="previous"), "RFE with samples of the last tasks", 140, "#3c93cf", "^", cost=2.4),
     "rfe-b": _row(
         RFEConfig(keep="reservoir"),
         "RFE with a reservoir; all retrospectors are trained further",
         150,
+        "#3c93cf",
+        "s",
         cost=2.5,
-        colour="darkolivegreen",
     ),
-    "rfe-plus": _row(RFEConfig(identity="anchored", gentle="pretrained"), "RFE for unknown tasks", 155, colour="teal"),
-    "rfe-e2e": _row(RFEConfig(end_to_end=True), "RFE trained end to end, without a second stage", 160),
-    "rfe-mlp-residual": _row(RFEConfig(form="mlp-residual"), "ablation: r = MLP([f, h]) + f", 170),
-    "rfe-mlp-projection": _row(RFEConfig(form="mlp-projection"), "ablation: r = MLP([f, h])", 180),
-    "rfe-no-aux": _row(RFEConfig(form="no-aux"), "ablation: r = MLP(f), without h", 190),
+    "rfe-plus": _row(RFEConfig(identity="anchored", gentle="pretrained"), "RFE for unknown tasks", 155, "#009e73", "D"),
+    "rfe-e2e": _row(RFEConfig(end_to_end=True), "RFE trained end to end, without a second stage", 160, "#7a5fc4", "o"),
+    "rfe-mlp-residual": _row(RFEConfig(form="mlp-residual"), "ablation: r = MLP([f, h]) + f", 170, "#0072b2", "X"),
+    "rfe-mlp-projection": _row(RFEConfig(form="mlp-projection"), "ablation: r = MLP([f, h])", 180, "#009e73", "v"),
+    "rfe-no-aux": _row(RFEConfig(form="no-aux"), "ablation: r = MLP(f), without h", 190, "#7a5fc4", "^"),
 }

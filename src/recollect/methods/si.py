@@ -85,6 +85,8 @@ METHODS = {
             "path_": "importance of weights",
             "anchor_": "weights after the last task",
         },
+        colour="#c9659e",
         order=40,
+        marker="D",
     )
 }

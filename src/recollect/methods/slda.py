@@ -28,7 +28,14 @@ class SLDA(SharedGaussians[SLDAConfig]):
 STATISTICS = {"discriminant": "class means and covariances"}
 METHODS = {
     "slda": Method(
-        SLDA, SLDAConfig(), "linear discriminant on frozen features", cost=0.1, contents=STATISTICS, order=123
+        SLDA,
+        SLDAConfig(),
+        "linear discriminant on frozen features",
+        cost=0.1,
+        contents=STATISTICS,
+        colour="#b07d00",
+        order=123,
+        marker="D",
     ),
     "fsa": Method(
         SLDA,
@@ -36,6 +43,8 @@ METHODS = {
         "slda on a backbone trained on the first task",
         cost=0.3,
         contents=STATISTICS,
+        colour="#7a5fc4",
         order=124,
+        marker="s",
     ),
 }

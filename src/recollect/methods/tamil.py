@@ -145,7 +145,8 @@ METHODS = {
         cost=2.1,
         copies=2,
         contents={"attentions": "attention of a task", "teacher": "moving average of the network"},
-        colour="tab:blue",
+        colour="#c9659e",
         order=110,
+        marker="^",
     )
 }

@@ -41,7 +41,10 @@ DefaultVariants = Mapping[tuple[str, int], Variant]
 
 def claims(experiment: Experiment) -> Iterator[Claim]:
     """The paper's claims that an experiment's results are about."""
-    variants = {(v.method, v.memory): v for v in experiment.variants if not v.options}
+    variants: dict[tuple[str, int], Variant] = {}
+    for v in experiment.variants:
+        if not v.options:
+            variants.setdefault((v.method, v.memory), v)  # the usual precision comes before others
     for memory in sorted({memory for name, memory in variants if name in REHEARSAL}):
         yield from _against_rehearsal(experiment, variants, memory)
     rfe = variants.get(("rfe", 0))

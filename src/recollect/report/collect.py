@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,15 +28,23 @@ class Variant:
     """Options that differ from the method's defaults; its dimensions only where they vary."""
     results: tuple[Result, ...]
     """One per seed, in the order of seeds."""
+    distinction: str = ""
+    """What else sets it apart from other variants of its experiment."""
 
     @property
     def label(self) -> str:
-        return ", ".join([self.method, *(f"{name}={value}" for name, value in self.options.items())])
+        options = (f"{name}={value}" for name, value in self.options.items())
+        return ", ".join([self.method, *options, *filter(None, [self.distinction])])
 
     @property
     def full_label(self) -> str:
         """The label, with the number of exemplars."""
         return f"{self.label} ({self.memory})" if self.memory else self.label
+
+    @property
+    def images_kept(self) -> str:
+        """The number of exemplars; `all` for joint training, which needs the images of all tasks."""
+        return "all" if self.method == "joint" else str(self.memory)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -46,6 +54,14 @@ class Variant:
         """One value per seed; None where it is undefined."""
         summaries = (result.get(evaluation) for result in self.results)
         return [None if summary is None else summary[metric] for summary in summaries]
+
+
+@dataclass(frozen=True)
+class Unused:
+    """A result that is not part of its variant, and why."""
+
+    result: Result
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,8 @@ class Experiment:
     """Which settings differ from their defaults, as section.option."""
     suffix: str = ""
     """What distinguishes it from another experiment of the same title."""
+    unused: tuple[Unused, ...] = ()
+    """Results that repeat others of the experiment."""
 
     @property
     def stream(self) -> str:
@@ -83,7 +101,10 @@ class Experiment:
 
 
 def collect(results: Iterable[Result]) -> list[Experiment]:
-    """Experiments sorted by title. Where a configuration was run twice on the same data, the first result counts."""
+    """Experiments sorted by title. Where a configuration was run twice on the same data, the first result counts.
+
+    Of results that differ in neither options nor seed, one counts; the others are listed as unused.
+    """
     groups: dict[str, list[Result]] = {}
     for result in results:
         key = repr([sorted(options.items()) for options in _settings(result).values()])
@@ -112,13 +133,12 @@ def _settings(result: Result) -> dict[str, dict[str, Any]]:
 def _split_by_data(results: list[Result]) -> list[Experiment]:
     """Results of the same settings; those learned from different data are different experiments."""
     is_split = len({result["data"] for result in results if "data" in result}) > 1
-    by_data: dict[str | None, dict[str, Result]] = {}
+    by_data: dict[str | None, list[Result]] = {}
     for result in results:
-        digest = result.get("data") if is_split else None
-        by_data.setdefault(digest, {}).setdefault(result["config"]["hash"], result)
+        by_data.setdefault(result.get("data") if is_split else None, []).append(result)
     experiments = []
-    for digest, by_hash in by_data.items():
-        experiment = _experiment(list(by_hash.values()))
+    for digest, group in by_data.items():
+        experiment = _experiment(group)
         if is_split:
             stream = {**experiment.settings["stream"], "data": digest or "unknown"}
             experiment = replace(experiment, settings={**experiment.settings, "stream": stream})
@@ -141,12 +161,17 @@ def _add_suffixes(experiments: list[Experiment], same_title: list[int]) -> None:
 
 
 def _experiment(results: list[Result]) -> Experiment:
-    by_method: dict[str, dict[str, list[Result]]] = {}
+    by_hash: dict[str, Result] = {}
     for result in results:
-        options = {"memory": _memory(result)} | _method_options(result)
-        by_method.setdefault(result["config"]["method"]["name"], {}).setdefault(repr(options), []).append(result)
+        by_hash.setdefault(result["config"]["hash"], result)
+    by_method: dict[str, dict[str, list[Result]]] = {}
+    for result in by_hash.values():
+        by_method.setdefault(result["config"]["method"]["name"], {}).setdefault(_key(result), []).append(result)
     variants = [variant for method, groups in by_method.items() for variant in _variants(method, [*groups.values()])]
-    variants.sort(key=lambda v: (v.memory, order_of(v.results[0]), bool(v.options), repr(v.options)))
+    variants = sorted(
+        _distinguish(variants),
+        key=lambda v: (v.memory, order_of(v.results[0]), bool(v.options), repr(v.options), v.distinction),
+    )
     settings, changed = _settings(results[0]), non_default_options(results[0])
     names = tuple(
         f"{section}.{name}"
@@ -154,7 +179,63 @@ def _experiment(results: list[Result]) -> Experiment:
         for name in options
         if name != "name" and (changed is None or name in changed[section])
     )
-    return Experiment(settings, tuple(variants), names)
+    return Experiment(settings, tuple(variants), names, unused=tuple(_unused(results, variants)))
+
+
+def _distinguish(variants: list[Variant]) -> list[Variant]:
+    """Label what else differs: a precision that is not the most common one, and options behind equal labels."""
+    usual = Counter(_precision(v.results[0]) for v in variants).most_common(1)[0][0]
+    marked = [replace(v, distinction=_other_precision(v.results[0], usual)) for v in variants]
+    by_label: dict[str, list[Variant]] = {}
+    for v in marked:
+        by_label.setdefault(v.full_label, []).append(v)
+    return [v for group in by_label.values() for v in (group if len(group) == 1 else _tell_apart(group))]
+
+
+def _tell_apart(variants: list[Variant]) -> Iterator[Variant]:
+    """Variants of one label, each with the options in which they differ; one that a version lacks is named as such."""
+    all_options = [_method_options(v.results[0]) for v in variants]
+    names = dict.fromkeys(name for options in all_options for name in options)
+    varied = [name for name in names if len({repr(options.get(name, ...)) for options in all_options}) > 1]
+    for v, options in zip(variants, all_options, strict=True):
+        parts = [f"{name}={options[name]}" if name in options else f"no {name}" for name in varied]
+        yield replace(v, distinction=", ".join(filter(None, [v.distinction, *parts])))
+
+
+def _precision(result: Result) -> str:
+    return str(result["config"].get("precision", "unknown precision"))
+
+
+def _other_precision(result: Result, usual: str) -> str:
+    return "" if _precision(result) == usual else _precision(result)
+
+
+def _unused(results: list[Result], variants: list[Variant]) -> Iterator[Unused]:
+    """The results that no variant has: another run of the same configuration, or of the same options and seed."""
+    used = {id(result) for v in variants for result in v.results}
+    by_key = {(_key(result), result["seed"]): (v, result) for v in variants for result in v.results}
+    for result in results:
+        if id(result) in used:
+            continue
+        v, other = by_key.get((_key(result), result["seed"]), (None, None))
+        if v is None or other is None:
+            yield Unused(result, "another result has the same configuration hash")
+        else:
+            yield Unused(result, f"repeats seed {result['seed']} of {v.full_label}; {_why_not(result, other)}")
+
+
+def _why_not(result: Result, used: Result) -> str:
+    """Why the other of two results of the same seed counts."""
+    processes = [r.get("environment", {}).get("processes", 1) for r in (result, used)]
+    ran = f"this run used {processes[0]} processes, the other {processes[1]}; " if len(set(processes)) > 1 else ""
+    is_same = result["config"]["hash"] == used["config"]["hash"]
+    return ran + ("the first of them counts" if is_same else "the one that measured drift, or else the last, counts")
+
+
+def _key(result: Result) -> str:
+    """The same for results of one variant."""
+    options = sorted(({"memory": _memory(result)} | _method_options(result)).items())
+    return repr((result["config"]["method"]["name"], options))
 
 
 def _variants(method: str, groups: list[list[Result]]) -> list[Variant]:

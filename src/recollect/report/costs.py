@@ -26,7 +26,7 @@ def time_sheet(experiment: Experiment, name: str = "time") -> Sheet:
     if show_paper:
         columns += ["paper: training, hours", "training / ER's", "testing, seconds", "testing / ER's"]
         notes.append("The paper timed class-incremental runs with 1,000 exemplars on a GPU.")
-    return Sheet(name, f"Time: {experiment.title}", columns, rows, notes)
+    return Sheet(name, f"Time: {experiment.title}", columns, rows, notes, labels_of(experiment))
 
 
 def space_sheet(experiment: Experiment, name: str = "space") -> Sheet:
@@ -40,13 +40,20 @@ def space_sheet(experiment: Experiment, name: str = "space") -> Sheet:
         own = f"{result['parameters']['training'] / 1e6:.2f} / {result['parameters']['inference'] / 1e6:.2f}"
         row: list[Cell | str] = [v.full_label, own]
         row += ["–" if counts is None else f"{counts[0]:.2f} / {counts[1]:.2f}"] if show_paper else []
-        row += [str(result["memory"]["samples"]), f"{result['memory']['bytes'] / 2**20:.2f}"]
+        kept = (str(result["memory"]["samples"]), f"{result['memory']['bytes'] / 2**20:.2f}")
+        row += ["all", "all"] if v.method == "joint" else kept
         row += ["–" if stored is None else f"{stored / 1e6:.2f}", spread(v.values("til", "average_accuracy"))]
         rows.append(row)
     columns = ["method", "parameters, M (training / inference)", *["paper's parameters"] * show_paper]
     columns += ["images kept", "their size, MB", "all stored values, M of float32", "TIL"]
     notes = [_paper_space()] if has_paper_costs(experiment) else []
-    return Sheet(name, f"Parameters and memory: {experiment.title}", columns, rows, notes)
+    title = f"Parameters and memory: {experiment.title}"
+    return Sheet(name, title, columns, rows, notes, labels_of(experiment))
+
+
+def labels_of(experiment: Experiment) -> list[tuple[str]]:
+    """For a table with one row per variant."""
+    return [(v.full_label,) for v in experiment.variants]
 
 
 def minutes(v: Variant) -> tuple[float, float]:

@@ -14,10 +14,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from recollect.report.collect import Experiment, Result
-from recollect.report.query import accuracy_over_time
+from recollect.report.query import accuracy_over_time, accuracy_over_time_per_seed, select
 from recollect.report.sheets import slug, slug_of
-from recollect.report.stats import all_defined, spread
-from recollect.report.style import colour_of
+from recollect.report.stats import all_defined, half_width, spread
+from recollect.report.style import DRIFTED, ORIGINAL, RECTIFIED, style_of
+from recollect.report.summary import default_variants
 from recollect.storage import write_bytes
 
 MAX_MATRICES = 6  # side by side in one picture
@@ -62,7 +63,7 @@ def draw_matrices(results: Mapping[str, Mapping[str, Any]], path: Path) -> None:
 
 
 def draw_experiment(experiment: Experiment, folder: Path) -> Iterator[Path]:
-    """Draw every picture that an experiment's results allow; yields their paths."""
+    """Draw every picture that an experiment's results allow, curves of the methods that the page shows first."""
     folder.mkdir(parents=True, exist_ok=True)
     start = slug_of(experiment)
     matrices = {short(variant.full_label): variant.results[0] for variant in experiment.variants}
@@ -70,8 +71,10 @@ def draw_experiment(experiment: Experiment, folder: Path) -> Iterator[Path]:
         path = folder / f"{start}-matrices{f'-{first // MAX_MATRICES + 1}' if first else ''}.png"
         draw_matrices(dict(list(matrices.items())[first : first + MAX_MATRICES]), path)
         yield path
-    yield draw_curves(experiment, folder / f"{start}-curves.png")
-    yield draw_tradeoff(experiment, folder / f"{start}-tradeoff.png")
+    labels = {v.full_label for v in default_variants(experiment)}
+    shown = select(experiment, lambda v: v.full_label in labels)
+    yield draw_curves(shown, folder / f"{start}-curves.png")
+    yield draw_tradeoff(shown, folder / f"{start}-tradeoff.png")
     for variant in experiment.variants:
         measured = [r for r in variant.results if r.get("drift") and r["drift"]["rectified"][-1][0] is not None]
         name = slug(variant.full_label)
@@ -82,49 +85,53 @@ def draw_experiment(experiment: Experiment, folder: Path) -> Iterator[Path]:
 
 
 def draw_curves(experiment: Experiment, path: Path) -> Path:
-    """Average accuracy over the tasks learned so far, task known and unknown; mean over seeds."""
+    """Average accuracy over the tasks learned so far, task known and unknown; mean over seeds, 95 % interval."""
     figure = _figure(11, 4.2)
     axes = figure.subplots(1, 2, sharey=True)
     for panel, (setting, title) in zip(axes, {"til": "task known", "cil": "task unknown"}.items(), strict=True):
         seen: Counter[str] = Counter()
         for variant in (v for v in experiment.variants if v.method != "joint"):
             means = accuracy_over_time(variant, setting)
-            style = ("-", "--", ":", "-.")[seen[variant.method] % 4]  # variants of a method have its colour
+            line = ("-", "--", ":", "-.")[seen[variant.method] % 4]  # variants of a method have its colour
             seen[variant.method] += 1
-            width = 2.5 if variant.method.startswith("rfe") else 1.2
-            panel.plot(range(1, len(means) + 1), means, style, marker=".", linewidth=width,
-                       color=colour_of(variant.results[0]), label=short(variant.full_label))  # fmt: skip
+            width, (colour, marker) = 2.5 if variant.method.startswith("rfe") else 1.2, style_of(variant.results[0])
+            panel.plot(range(1, len(means) + 1), means, line, marker=marker, markersize=4, linewidth=width,
+                       color=colour, label=short(variant.full_label))  # fmt: skip
+            if len(variant.seeds) > 1:
+                columns = zip(*accuracy_over_time_per_seed(variant, setting), strict=True)
+                halves = [half_width(column) or 0.0 for column in columns]
+                low, high = ([m + sign * h for m, h in zip(means, halves, strict=True)] for sign in (-1, 1))
+                panel.fill_between(range(1, len(means) + 1), low, high, color=colour, alpha=0.1, linewidth=0)
         panel.set_title(title)
         panel.set_xlabel("tasks learned")
         panel.set_ylim(bottom=0)
         panel.set_xticks(range(1, experiment.num_tasks + 1))
     axes[0].set_ylabel("average accuracy, percent")
-    legend = axes[1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    _add_legend(axes[1])
     return _save(figure, path)
 
 
 def draw_tradeoff(experiment: Experiment, path: Path) -> Path:
-    """Accuracy against the bytes of images kept."""
+    """Accuracy against the bytes of images kept; joint training, which needs all images, as a line."""
     figure = _figure(7, 4.5)
     axes = figure.subplots()
     for variant in experiment.variants:
         values = all_defined(variant.values("til", "average_accuracy"))
         if values:
-            kept = variant.results[0]["memory"]["bytes"] / 2**20
-            colour = colour_of(variant.results[0])
-            axes.plot(kept, fmean(values), "o", color=colour)
-            axes.annotate(short(variant.full_label), (kept, fmean(values)), (6, 0), textcoords="offset points",
-                          fontsize=7, color=colour, va="center", parse_math=False)  # fmt: skip
+            kept, (colour, marker) = variant.results[0]["memory"]["bytes"] / 2**20, style_of(variant.results[0])
+            name = short(variant.full_label)
+            if variant.method == "joint":
+                axes.axhline(fmean(values), color=colour, linestyle=":", label=f"{name}, all images")
+            else:
+                axes.plot(kept, fmean(values), marker, color=colour, label=name)
     axes.set_xlabel("megabytes of images kept")
     axes.set_ylabel("task-incremental accuracy, percent")
-    axes.margins(x=0.25)
+    _add_legend(axes)
     return _save(figure, path)
 
 
 def draw_rmse(result: Result, title: str, path: Path) -> Path:
-    """Drifted beside rectified, on one scale."""
+    """Drifted beside rectified, on one scale; bright cells are close to the original, as in accuracy matrices."""
     drift = result["drift"]
     figure = _figure(9, 4)
     grid = figure.subplots(1, 2)
@@ -132,7 +139,7 @@ def draw_rmse(result: Result, title: str, path: Path) -> Path:
     image = None
     for axes, kind in zip(grid, ("drifted", "rectified"), strict=True):
         values = [[float("nan") if cell is None else cell for cell in row] for row in drift[kind]]
-        image = axes.imshow(values, vmin=0, vmax=most, cmap="viridis")
+        image = axes.imshow(values, vmin=0, vmax=most, cmap="viridis_r")
         axes.set_title(f"{title}, {kind}", fontsize=10, parse_math=False)
         axes.set_xlabel("images of task")
         _count(axes, len(values))
@@ -148,7 +155,7 @@ def draw_scatter(result: Result, title: str, path: Path) -> Path:
     figure = _figure(3.2 * len(scatter), 3.6)
     grid = figure.subplots(1, len(scatter), squeeze=False)[0]
     for number, (axes, task) in enumerate(zip(grid, scatter, strict=True)):
-        for kind, colour in (("drifted", "tab:red"), ("rectified", "tab:green"), ("original", "tab:blue")):
+        for kind, colour in (("original", ORIGINAL), ("drifted", DRIFTED), ("rectified", RECTIFIED)):
             points = task[kind] if kind == "original" else task[kind][-1]
             if points:
                 axes.scatter(*zip(*points, strict=True), s=9, alpha=0.6, color=colour, label=kind)
@@ -164,6 +171,14 @@ def draw_scatter(result: Result, title: str, path: Path) -> Path:
 def short(text: str) -> str:
     """As much of a name as a picture has room for."""
     return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
+
+
+def _add_legend(axes: Any) -> None:
+    """Right of the axes, where it covers nothing; none without labels."""
+    if not axes.get_legend_handles_labels()[1]:
+        return
+    for text in axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5)).get_texts():
+        text.set_parse_math(False)
 
 
 def _count(axes: Any, num: int) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from recollect.report.claims import claim_sheet
 from recollect.report.collect import Experiment, Variant
-from recollect.report.costs import space_sheet, time_sheet
+from recollect.report.costs import labels_of, space_sheet, time_sheet
 from recollect.report.layout import Cell, Sheet
 from recollect.report.paper import accuracy, is_full_size, paper
 from recollect.report.stats import best_two, chain_gain, difference, spread
+from recollect.report.summary import runs_sheet, summary_sheet, unused_sheet
 from recollect.report.verdict import INCONCLUSIVE
 
 TITLES = {"til": "Task-incremental", "cil": "Class-incremental"}
@@ -28,6 +29,7 @@ MAX_SLUG = 120
 def sheets(experiment: Experiment) -> Iterator[Sheet]:
     """All tables of an experiment that its results allow."""
     start = slug_of(experiment)
+    yield summary_sheet(experiment, f"{start}-summary")
     judged = claim_sheet(experiment, f"{start}-claims")
     if judged:
         yield judged
@@ -44,6 +46,9 @@ def sheets(experiment: Experiment) -> Iterator[Sheet]:
     yield space_sheet(experiment, f"{start}-space")
     if experiment.stream == "split-tinyimagenet" and experiment.num_tasks == 10:
         yield _cited(f"{start}-cited")
+    yield runs_sheet(experiment, f"{start}-runs")
+    if experiment.unused:
+        yield unused_sheet(experiment, f"{start}-unused")
 
 
 def slug_of(experiment: Experiment) -> str:
@@ -71,7 +76,7 @@ def accuracy_sheet(experiment: Experiment, evaluation: str, name: str = "accurac
         parameters = v.results[0]["parameters"]
         row: list[Cell | str] = [
             v.label,
-            str(v.memory),
+            v.images_kept,
             f"{parameters['training'] / 1e6:.2f} / {parameters['inference'] / 1e6:.2f}",
             Cell(spread(v.values(evaluation, "average_accuracy")), marks.get(id(v), "")),
             spread(v.values(evaluation, "forgetting")),
@@ -86,7 +91,8 @@ def accuracy_sheet(experiment: Experiment, evaluation: str, name: str = "accurac
     columns += ["accuracy", "forgetting", "incremental", "seeds"]
     notes = ["Percent, mean ± standard deviation over seeds.", MARKS] + ([PAPER] if has_paper else [])
     notes += [SMALLER] if has_paper and not is_full_size(experiment) else []
-    return Sheet(name, f"{TITLES[evaluation]}: {experiment.title}", columns + ["paper"] * has_paper, rows, notes)
+    title, columns = f"{TITLES[evaluation]}: {experiment.title}", columns + ["paper"] * has_paper
+    return Sheet(name, title, columns, rows, notes, labels_of(experiment))
 
 
 def difference_sheet(experiment: Experiment, evaluation: str, name: str = "differences") -> Sheet:
@@ -94,15 +100,18 @@ def difference_sheet(experiment: Experiment, evaluation: str, name: str = "diffe
     ours = [v for v in experiment.variants if v.method.startswith("rfe")]
     others = [v for v in experiment.variants if v.method != "joint" and not v.method.startswith("rfe")]
     rows: list[list[Cell | str]] = []
+    labels: list[tuple[str, str]] = []
     for i, one in enumerate(ours):
         for other in [*ours[:i], *others]:
             gap = difference(one, other, evaluation)
             if gap is not None and gap.half_width is not None:
                 outcome = ("ahead" if gap.mean > 0 else "behind") if gap.is_clear else INCONCLUSIVE
                 rows.append([one.full_label, other.full_label, str(gap), str(gap.num_seeds), outcome])
+                labels.append((one.full_label, other.full_label))
     notes = ["Percentage points, paired by seed: mean ± half of Student's 95 % interval."]
     columns = ["method", "minus", "difference", "common seeds", "outcome"]
-    return Sheet(name, f"{TITLES[evaluation]} accuracy, paired differences: {experiment.title}", columns, rows, notes)
+    title = f"{TITLES[evaluation]} accuracy, paired differences: {experiment.title}"
+    return Sheet(name, title, columns, rows, notes, labels)
 
 
 def _chain(experiment: Experiment, variants: Sequence[Variant], name: str) -> Sheet:
@@ -115,7 +124,8 @@ def _chain(experiment: Experiment, variants: Sequence[Variant], name: str) -> Sh
         "Task-incremental accuracy of the same runs: old heads on estimated features, and on current ones.",
         "The gain is the mean ± half of Student's 95 % interval.",
     ]
-    return Sheet(name, f"Gain from the chain: {experiment.title}", columns, rows, notes)
+    labels = [(v.full_label,) for v in variants]
+    return Sheet(name, f"Gain from the chain: {experiment.title}", columns, rows, notes, labels)
 
 
 def _cited(name: str) -> Sheet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import fmean, stdev
 
 from recollect.report.collect import Variant
@@ -50,6 +51,16 @@ def spread(values: Sequence[float | None], digits: int = 1) -> str:
         return "–"
     text = f"{fmean(defined):.{digits}f}"
     return f"{text} ± {stdev(defined):.{digits}f}" if len(defined) > 1 else text
+
+
+def estimate(values: Sequence[float | None], digits: int = 1) -> str:
+    """Mean, with ± half of its 95 % interval where there are several values; a dash where one is undefined."""
+    defined = all_defined(values)
+    if not defined:
+        return "–"
+    half = half_width(defined)
+    centre = round(fmean(defined), digits) or 0.0  # no minus before a zero
+    return f"{centre:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
 
 
 def all_defined(values: Sequence[float | None]) -> list[float]:
@@ -99,10 +110,15 @@ def half_width(values: Sequence[float]) -> float | None:
     """Half of Student's interval around the mean."""
     if len(values) < 2:
         return None
+    return student_quantile(len(values)) * stdev(values) / math.sqrt(len(values))
+
+
+@cache
+def student_quantile(num_values: int) -> float:
+    """By how many standard errors the interval around a mean of this many values extends."""
     from scipy.stats import t
 
-    quantile = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
-    return quantile * stdev(values) / math.sqrt(len(values))
+    return float(t.ppf((1 + CONFIDENCE) / 2, num_values - 1))
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:

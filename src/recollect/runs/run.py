@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +186,11 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "images_per_second": record.num_images / training_seconds if training_seconds else 0.0,
         "seed": config.seed,
         "config": config.to_json(),
-        "display": {"colour": row.colour, "order": row.order},
+        "display": {"colour": row.colour, "order": row.order, "marker": row.marker},
         "non_default_options": config.non_default_options(),
         "command": command,
         "commit": code_version(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": runtime.describe(),
     }
 

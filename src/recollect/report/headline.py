@@ -1,0 +1,154 @@
+"""The answer of an experiment in sentences: which method is best without keeping images, and how certain that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from recollect.report.collect import Experiment, Variant
+from recollect.report.stats import Difference, all_defined, chain_gain, difference, estimate
+from recollect.report.verdict import INCONCLUSIVE, LEVEL_POINTS
+
+KNOWN = {"cil": "the task unknown", "til": "the task known"}
+CLEAR = "clear"
+ABLATIONS = ("rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux")
+"""Forms of RFE that explain it and are not offered as methods."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A sentence for each evaluation, and what belongs to it. Labels of variants are in backticks."""
+
+    verdict: str
+    """`clear` or `inconclusive`."""
+    text: str
+    details: Sequence[str]
+
+
+def headlines(experiment: Experiment) -> list[Headline]:
+    """With the task unknown, then known; none where no method without images has a result."""
+    return [headline for evaluation in KNOWN for headline in _headline(experiment, evaluation)]
+
+
+def candidates(experiment: Experiment) -> list[Variant]:
+    """The variants that methods are compared by: with default options where there are results of them.
+
+    Of several with default options, which differ in precision, the first of those with most seeds is taken. Ablations
+    are left out beside RFE.
+    """
+    groups: dict[tuple[str, int], list[Variant]] = {}
+    for v in experiment.variants:
+        groups.setdefault((v.method, v.memory), []).append(v)
+    if ("rfe", 0) in groups:
+        groups = {key: group for key, group in groups.items() if key[0] not in ABLATIONS}
+    chosen = []
+    for group in groups.values():
+        plain = [v for v in group if not v.options]
+        chosen += [max(plain, key=lambda v: len(v.seeds))] if plain else group
+    return chosen
+
+
+def rank(variants: Sequence[Variant], evaluation: str) -> list[Variant]:
+    """The variants with an accuracy, the highest mean first."""
+    measured = [v for v in variants if all_defined(v.values(evaluation, "average_accuracy"))]
+    return sorted(measured, key=lambda v: -_mean(v, evaluation))
+
+
+def chain_costs(variants: Sequence[Variant]) -> Iterator[tuple[Variant, str]]:
+    """For each variant whose accuracy is lower with the chain than without it: a sentence that says why."""
+    for v in variants:
+        gain = chain_gain(v)
+        if gain is None or round(gain.mean, 1) >= 0:
+            continue
+        lost = all_defined(v.values("til_without_chain", "forgetting"))
+        is_stable = bool(lost) and fmean(lost) < LEVEL_POINTS
+        forgetting = f"forgetting without the chain: {fmean(lost):.1f} points" if lost else "forgetting is undefined"
+        why = (
+            f"the backbone hardly drifted ({forgetting}), so there was little to correct, and estimates have errors"
+            if is_stable
+            else f"the error of its estimates was larger than the drift that they corrected ({forgetting})"
+        )
+        interval = "" if gain.is_clear else f" {_doubt(gain)}"
+        yield v, f"The chain cost `{v.full_label}` {abs(gain.mean):.1f} points here, task known: {why}.{interval}"
+
+
+def _headline(experiment: Experiment, evaluation: str) -> Iterator[Headline]:
+    variants = [v for v in candidates(experiment) if v.method != "joint"]
+    free = rank([v for v in variants if not v.memory], evaluation)
+    keeping = rank([v for v in variants if v.memory], evaluation)
+    bounds = rank([v for v in experiment.variants if v.method == "joint" and not v.options], evaluation)
+    if not free:
+        return
+    best, rivals = free[0], free[1:]
+    reached = f"{KNOWN[evaluation]}: {_accuracy(best, evaluation)}"
+    doubt = _strongest_doubt(best, rivals, evaluation)
+    details = []
+    if not rivals:
+        yield Headline(
+            INCONCLUSIVE,
+            f"`{best.label}` is the only method here that keeps no images, so nothing can be compared. With {reached}.",
+            [*_compare(best, keeping, evaluation), *_bound(bounds, evaluation)],
+        )
+        return
+    if doubt:
+        text = f"Inconclusive: without keeping images, `{best.label}` has the highest accuracy with {reached}; {doubt}."
+        several = [v for v in free if len(v.seeds) > 1]
+        if len(best.seeds) == 1 and several:
+            details.append(_best_of_several(several, evaluation))
+    else:
+        text = f"Without keeping images, `{best.label}` is best with {reached}."
+        details.append(f"Next: `{rivals[0].label}`, {_accuracy(rivals[0], evaluation)}.")
+    details += [*_compare(best, keeping, evaluation), *_bound(bounds, evaluation)]
+    yield Headline(INCONCLUSIVE if doubt else CLEAR, text, details)
+
+
+def _best_of_several(variants: Sequence[Variant], evaluation: str) -> str:
+    best, rivals = variants[0], variants[1:]
+    doubt = _strongest_doubt(best, rivals, evaluation) if rivals else ""
+    verdict = f"; {doubt}" if doubt else ", ahead of all others" if rivals else ""
+    return f"Among those with several seeds, `{best.label}` is highest: {_accuracy(best, evaluation)}{verdict}."
+
+
+def _strongest_doubt(best: Variant, rivals: Sequence[Variant], evaluation: str) -> str:
+    """Why the best may not be best: the rival that it leads least, of those that it does not clearly lead."""
+    if len(best.seeds) == 1:
+        return "one seed says nothing about others"
+    gaps = [(difference(best, v, evaluation), v) for v in rivals]
+    unclear = [(gap, v) for gap, v in gaps if gap is None or not gap.is_ahead]
+    if not unclear:
+        return ""
+    measured = [(gap, v) for gap, v in unclear if gap is not None and gap.half_width is not None]
+    if not measured:
+        return f"it has too few seeds in common with `{unclear[0][1].label}`"
+    gap, rival = measured[0]
+    return f"its lead over `{rival.label}` is {gap} points ({gap.num_seeds} seeds)"
+
+
+def _compare(best: Variant, keeping: Sequence[Variant], evaluation: str) -> Iterator[str]:
+    if not keeping:
+        return
+    other = next((v for v in keeping if len(v.seeds) > 1), keeping[0])
+    gap = difference(other, best, evaluation)
+    against = "" if gap is None else f", {gap.unsigned} points {'above' if gap.mean >= 0 else 'below'} `{best.label}`"
+    doubt = "" if gap is None or gap.is_clear else f" {_doubt(gap)}"
+    accuracy = _accuracy(other, evaluation)
+    yield f"Of those that keep images, `{other.label}` with {other.memory} is highest: {accuracy}{against}.{doubt}"
+
+
+def _bound(bounds: Sequence[Variant], evaluation: str) -> Iterator[str]:
+    if bounds:
+        yield f"`{bounds[0].label}`, trained on all images at once: {_accuracy(bounds[0], evaluation)}."
+
+
+def _doubt(gap: Difference) -> str:
+    return f"Inconclusive ({gap.num_seeds} seed{'s' * (gap.num_seeds > 1)})."
+
+
+def _accuracy(v: Variant, evaluation: str) -> str:
+    one_seed = " (1 seed)" * (len(v.seeds) == 1)
+    return f"{estimate(v.values(evaluation, 'average_accuracy'))} %{one_seed}"
+
+
+def _mean(v: Variant, evaluation: str) -> float:
+    return fmean(all_defined(v.values(evaluation, "average_accuracy")))
