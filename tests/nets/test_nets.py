@@ -265,4 +265,6 @@ def test_removed_units_leave_the_softmax_of_the_others() -> None:
     assert torch.allclose(after[0].softmax(1), before[0][:, [0, 2]].softmax(1), atol=1e-6)
     assert after[1].shape == (5, 0)
     assert torch.equal(after[2], before[2])
-    assert float(network.heads[0].weight.detach().sum(0).abs().max()) < 1e-6  # nothing of the removed row can be computed
+    assert (
+        float(network.heads[0].weight.detach().sum(0).abs().max()) < 1e-6
+    )  # nothing of the removed row can be computed
