@@ -125,13 +125,20 @@ def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = Fals
         Print everything as JSON.
     """
     from recollect.cli.console import print_json, stdout
-    from recollect.cli.rendering.model import print_model
+    from recollect.cli.rendering.model import print_damaged, print_model
     from recollect.deploy import ContinualClassifier, ModelStore
-    from recollect.deploy.inspection import describe, measure_shift
+    from recollect.deploy.inspection import DamagedError, describe, measure_shift
     from recollect.deploy.pictures import find_images
     from recollect.errors import UserError
 
-    about = describe(ModelStore(model))
+    try:
+        about = describe(ModelStore(model))
+    except DamagedError as error:
+        if json:
+            print_json({"versions": error.states, "newest_intact": error.newest_intact, "error": str(error)})
+        else:
+            print_damaged(stdout(), model, error)
+        raise
     intact = [name for name in about["versions"] if name not in about["damaged_versions"]]
     about["images_kept"] = sum(_count_images(model / "versions" / name) for name in intact)
     if images is not None:
