@@ -94,14 +94,14 @@ def test_a_read_only_model_is_checked_with_a_warning(
     months: Months, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     months[1].save(tmp_path / "model")
-    write_images(tmp_path / "tests" / "may", *digits("may", test=True))
+    write_images(tmp_path / "tests" / "june", *digits("june", test=True))
     about = tmp_path / "model" / "versions" / "002-june" / "model.json"
     before = about.read_bytes()
 
-    def refuse(folder: Path) -> Any:
+    def refuse(folder: Path, **options: Any) -> Any:
         raise OSError(errno.EROFS, "Read-only file system", str(folder / "lock"))
 
-    monkeypatch.setattr("recollect.deploy.store.lock_folder", refuse)
+    monkeypatch.setattr("recollect.deploy.recording.lock_folder", refuse)
     with pytest.warns(UserWarning, match="cannot be written: later checks cannot compare with this one"):
         report = ModelStore(tmp_path / "model").check(tmp_path / "tests", Gate(max_forgetting=50), device="cpu")
     assert not report.objections

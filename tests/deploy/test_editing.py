@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,17 @@ def test_an_edited_model_learns_resumes_its_lineage_and_is_checked(tmp_path: Pat
     assert recollect("learn", model, june, "--task", "june", "--device", "cpu").returncode == 0
     assert store.load().units == ["a", "b", "c", "d"]  # not the version that continues the edited one
     assert len(store.versions()) == 4
+
+
+def test_a_task_is_learned_again_where_only_an_edited_version_has_it(tmp_path: Path) -> None:
+    store, june = ModelStore(tmp_path / "model"), (random_images(1), ["c", "d"] * 12)
+    train_model("may").save(tmp_path / "model")
+    store.learn(june, "june", device="cpu")
+    store.rename("c", "cat")
+    shutil.rmtree(store.path("002-june"))
+    store.rollback("may")
+    assert not store.learn(june, "june", device="cpu").was_learned
+    assert store.load().classes == ["maya", "mayb", "c", "d"]
 
 
 def test_an_edit_made_again_uses_its_version(folder: Path) -> None:

@@ -56,7 +56,11 @@ def test_nothing_of_the_class_is_in_the_new_files(identity: Any, num_rows: int, 
     assert b"secret" not in (store.path("002-june-edited") / "model.json").read_bytes()
     after = store.load()
     assert after.units == ["b", "c", "d", "e"]
-    assert {tensor.shape[0] for key, tensor in after.tensors.items() if key.endswith("counts")} <= {4}
+    for key in [key.removesuffix(".centre") for key in after.tensors if key.endswith(".centre")]:
+        assert len(after.tensors[f"{key}.statistics.counts"]) == 4
+        means = after.tensors[f"{key}.statistics.means"]
+        assert torch.allclose(after.tensors[f"{key}.centre"], means.mean(0), atol=1e-5)  # made without the class
+        assert float(after.tensors[f"{key}.weight"].sum(0).abs().max()) < 1e-2
     probabilities = load(folder).predict_proba(random_images())
     assert probabilities.shape == (24, 4)
     assert np.allclose(probabilities.sum(axis=1), 1)

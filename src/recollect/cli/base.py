@@ -16,6 +16,9 @@ Precision = Literal["auto", "fp32", "bf16"]
 ModelFolder = Annotated[Path, Parameter(help="The model folder.")]
 Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, mps.")]
 Threads = Annotated[int, Parameter(help="CPU threads; 0 leaves the choice to torch.")]
+Wait = Annotated[
+    bool, Parameter(negative=(), help="Wait while another command is changing the model, instead of stopping.")
+]
 CheckpointSeconds = Annotated[
     float, Parameter(help="Seconds between checkpoints within a phase; each phase and each task ends with one.")
 ]

@@ -155,14 +155,15 @@ class CheckReport:
 def check_tasks(
     model: Model, images: Path, gate: Gate, device: str = "auto", backbone: nn.Module | None = None
 ) -> tuple[CheckReport, Checks]:
-    """Test a model on images in folders task/class/; also the model's record of first checks, with new ones added.
+    """Test a model on images in folders task/class/; also the first checks of its newest task, to be recorded.
 
     Accuracies are compared with the first check of the same images, if that was made while the task was the newest, and
     otherwise with the accuracies on the task's validation images.
     """
     folders = _task_folders(images, [task.name for task in model.tasks])
     reader = Reader.of(model, device, backbone)
-    reports, checks = [], {digest: dict(tasks) for digest, tasks in model.checks.items()}
+    reports: list[TaskCheck] = []
+    new: Checks = {}
     classes: list[ClassCheck] = []
     wrong: list[WrongImage] = []
     for index, task in enumerate(model.tasks):
@@ -178,9 +179,10 @@ def check_tasks(
         first: Mapping[str, float | None]
         if is_newest:
             first, against = {}, "learned last"
-            checks.setdefault(data.digest, {}).setdefault(task.name, {"within": within, "across": across})
-        elif task.name in checks.get(data.digest, {}):
-            first, against = checks[data.digest][task.name], "the first check"
+            if task.name not in model.checks.get(data.digest, {}):
+                new[data.digest] = {task.name: {"within": within, "across": across}}
+        elif task.name in model.checks.get(data.digest, {}):
+            first, against = model.checks[data.digest][task.name], "the first check"
         else:
             first, against = {"within": task.accuracy, "across": task.across}, "validation, when learned"
         before = first.get("across" if of_one_class else "within")
@@ -191,7 +193,7 @@ def check_tasks(
             )
         )  # fmt: skip
     untested = [task.name for task in model.tasks if task.classes and task.name not in folders]
-    return CheckReport(reports, untested, gate, CheckDetails(classes, wrong)), checks
+    return CheckReport(reports, untested, gate, CheckDetails(classes, wrong)), new
 
 
 def _task_folders(images: Path, tasks: list[str]) -> dict[str, Path]:

@@ -12,7 +12,7 @@ from recollect.streams.images import is_litter
 
 
 @contextmanager
-def lock_model(folder: Path) -> Iterator[None]:
+def lock_model(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold the lock of a model folder, new or existing; another folder is refused."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give a folder for the model")
@@ -21,7 +21,7 @@ def lock_model(folder: Path) -> Iterator[None]:
         if foreign:
             raise UserError(f"{folder} is not a model folder: it contains {foreign[0]!r}; give an empty one")
     folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder):
+    with lock_folder(folder, wait=wait):
         yield
 
 

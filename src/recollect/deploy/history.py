@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from recollect.deploy.model import LearnedTask, Model, lineage_of
@@ -11,6 +12,7 @@ from recollect.deploy.versions import (
     VersionFile,
     is_version,
     list_versions,
+    read_state,
     read_version,
     write_pointer,
     write_version,
@@ -35,6 +37,12 @@ def intact_versions(folder: Path) -> dict[str, VersionFile]:
         except UserError:
             continue
     return versions
+
+
+def newest_intact(folder: Path, *, but: str) -> str | None:
+    """The newest other version that can be used, with its weights."""
+    names = (name for name in reversed(list_versions(folder)) if name != but)
+    return next((name for name in names if read_state(version_path(folder, name)) == "intact"), None)
 
 
 def continues(lineage: list[str], other: list[str]) -> bool:
@@ -97,13 +105,14 @@ def make_current(folder: Path, model: Model) -> str:
     return name
 
 
-def versions_with(folder: Path, tasks: Set[str]) -> list[str]:
-    """The versions that contain one of the tasks, and those that cannot be read and may contain it."""
+def find_holders(folder: Path, model: Model, after: Model, *, but: str) -> list[str]:
+    """The other versions of tasks that lost units; also those that cannot be read, which may hold them."""
+    changed = {old.name for old, new in zip(model.tasks, after.tasks, strict=True) if old.units != new.units}
     intact = intact_versions(folder)
     return [
         name
         for name in list_versions(folder)
-        if name not in intact or tasks & {task.name for task in intact[name]["tasks"]}
+        if name != but and (name not in intact or changed & {task.name for task in intact[name]["tasks"]})
     ]
 
 
@@ -125,9 +134,18 @@ def remove_versions(folder: Path, *, but: str) -> list[str]:
     paths = sorted((folder / "versions").iterdir())
     doomed = [path for path in paths if path.name != but and (is_version(path.name) or path.name == UNFINISHED)]
     for path in doomed:
-        shutil.rmtree(path)
+        _remove(path)
     sync(folder / "versions")
-    return [path.name for path in doomed]
+    return [path.name for path in doomed if path.name != UNFINISHED]
+
+
+def _remove(version: Path) -> None:
+    """Delete a version at once, so that no reader finds a part of it; a crash leaves a folder that is removed later."""
+    aside = version.with_name(UNFINISHED)
+    if version != aside:
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(version, aside)
+    shutil.rmtree(aside)
 
 
 def _remove_old_versions(folder: Path, lineage: list[str]) -> None:
@@ -138,4 +156,4 @@ def _remove_old_versions(folder: Path, lineage: list[str]) -> None:
     ancestors.sort(key=lambda name: -len(lineages[name]))
     others = sorted(intact.keys() - set(ancestors), key=lambda name: intact[name]["tasks"][-1].learned)
     for name in [*ancestors, *reversed(others)][MAX_VERSIONS:]:
-        shutil.rmtree(version_path(folder, name))
+        _remove(version_path(folder, name))

@@ -10,36 +10,61 @@ import numpy as np
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.data import read_images
 from recollect.deploy.store import ModelStore
+from recollect.deploy.versions import State, read_state
 from recollect.errors import UserError
 
 
+class DamagedError(UserError):
+    """The current version cannot be used, or the file that names it; other versions may be intact."""
+
+    def __init__(self, message: str, states: dict[str, State]) -> None:
+        super().__init__(message)
+        self.states = states
+
+    @property
+    def newest_intact(self) -> str | None:
+        """The version to return to, if there is one."""
+        return next((name for name, state in reversed(self.states.items()) if state == "intact"), None)
+
+
 def describe(store: ModelStore) -> dict[str, Any]:
-    """All that is known about a model, in plain values."""
-    version = store.current()
-    model = store.load(version)
+    """All that is known about a model, in plain values; raises DamagedError if its current version cannot be used."""
+    try:
+        version, model = store.load_current()
+    except UserError as error:
+        states = read_states(store)
+        if not states:
+            raise
+        raise DamagedError(str(error), states) from error
+    states = read_states(store, version)
     tasks_of_class: dict[str, list[str]] = {}
     for task in model.tasks:
         for name in task.classes:
             tasks_of_class.setdefault(name, []).append(task.name)
     return {
         "version": version,
-        "versions": store.versions(),
-        "damaged_versions": [name for name in store.versions() if name != version and not _is_intact(store, name)],
+        "versions": list(states),
+        "damaged_versions": [name for name, state in states.items() if state != "intact"],
         "settings": vars(model.settings),
         "tasks": [asdict(task) for task in model.tasks],
         "classes": tasks_of_class,
-        "bytes": sum(path.stat().st_size for path in store.path(version).iterdir()),
+        "bytes": sum(path.stat().st_size for path in store.path(version).glob("*")),
         "values": sum(tensor.numel() for tensor in model.tensors.values()),
         "unfinished_learn": store.has_unfinished_learn(),
     }
 
 
-def _is_intact(store: ModelStore, version: str) -> bool:
-    try:
-        store.load(version)
-    except UserError:
-        return False
-    return True
+def read_states(store: ModelStore, current: str | None = None) -> dict[str, State]:
+    """Whether each version can be used, oldest first, which the current one was if it is given.
+
+    Versions that another process removes meanwhile are left out.
+    """
+    states: dict[str, State] = {}
+    for name in store.versions():
+        state = "intact" if name == current else read_state(store.path(name))
+        if store.path(name).exists():
+            states[name] = state
+    return states
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,10 @@ class Settings:
                 raise UserError(f"{name} is a number from 0 up, got {value!r}")
 
 
+class FixedSettingsError(UserError):
+    """Settings were given for a model that already exists."""
+
+
 @dataclass(frozen=True)
 class Typical:
     """Statistics of the newest task's validation images, to compare new images with."""

@@ -5,9 +5,7 @@ Learning is a transaction: until it ends the model is the old one. `unfinished/`
 
 from __future__ import annotations
 
-import errno
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,40 +19,41 @@ from recollect.deploy.data import Labelled, Progress, no_progress, read_labelled
 from recollect.deploy.editing import Edited, Forgotten, forget_classes, merge_classes, rename_class
 from recollect.deploy.folder import lock_model
 from recollect.deploy.history import (
+    find_holders,
     find_version,
     find_version_before,
     find_version_of_learn,
     intact_versions,
     make_current,
+    newest_intact,
     refuse_forgotten,
     remove_versions,
     succeeds,
     version_path,
-    versions_with,
 )
 from recollect.deploy.learning import already_learned, identify_learn
-from recollect.deploy.model import Model, Settings, lineage_of
+from recollect.deploy.model import FixedSettingsError, Model, Settings, lineage_of
 from recollect.deploy.names import check_task_name, normalise
+from recollect.deploy.recording import record_checks
 from recollect.deploy.stages import LearnPlan, LearnResult, choose_stages, complete_settings, learn_in_stages
 from recollect.deploy.versions import (
+    RESTORE,
     FormatError,
     list_versions,
     load_version,
     read_pointer,
-    write_checks,
     write_pointer,
 )
 from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
-from recollect.storage import UNFINISHED, LinkError, lock_folder
-
-
-class FixedSettingsError(UserError):
-    """Settings were given for a model that already exists."""
+from recollect.storage import UNFINISHED, lock_folder
 
 
 class ModelStore:
-    """The versions of a model in a folder, one of which is current. Whoever writes holds the folder's lock.
+    """The versions of a model in a folder, one of which is current.
+
+    Whoever writes holds the folder's lock; reading needs none, since versions never change and the pointer to the
+    current one changes at once. With `wait`, a method that writes waits for another process that holds the lock.
 
     >>> ModelStore("no-model-yet").versions()
     []
@@ -82,15 +81,26 @@ class ModelStore:
 
     def load(self, version: str | None = None) -> Model:
         """The current version or another, checked against its hashes."""
-        name = version or self.current()
+        if version is None:
+            return self.load_current()[1]
         try:
-            return load_version(self.path(name))
+            return load_version(self.path(version))
         except FormatError:
             raise
         except (ValueError, OSError) as error:
-            others = [other for other in intact_versions(self.folder) if other != name]
-            remedy = f"recollect rollback {self.folder} --to {others[-1]}" if others else "restore it from a backup"
-            raise UserError(f"the model in {self.path(name)} cannot be used ({error}); {remedy}") from error
+            other = newest_intact(self.folder, but=version)
+            remedy = f"recollect rollback {self.folder} --to {other}" if other else RESTORE
+            raise UserError(f"the model in {self.path(version)} cannot be used ({error}); {remedy}") from error
+
+    def load_current(self) -> tuple[str, Model]:
+        """The name and the model of the current version; the next one if another process removed it meanwhile."""
+        while True:
+            version = self.current()
+            try:
+                return version, self.load(version)
+            except UserError:
+                if self.current() == version:
+                    raise
 
     def save(self, model: Model) -> str:
         """Make a model the current version, written unless it is there already; returns its name.
@@ -116,6 +126,7 @@ class ModelStore:
         before_training: Callable[[LearnPlan], None] = lambda plan: None,
         heed_signals: bool = False,
         checkpoint_seconds: float = 300.0,
+        wait: bool = False,
     ) -> LearnResult:
         """Teach the model one more task, from data as for `ContinualClassifier.learn`, and save it.
 
@@ -127,13 +138,12 @@ class ModelStore:
         it is not worse, or with `force`. `adapt=True` also adapts the newest task afterwards, given the same images.
         """
         task = check_task_name(task)
-        with lock_model(self.folder):
+        with lock_model(self.folder, wait=wait):
             model, is_saved = self._open(task, settings, adapts=bool(adapt))
             if model is not None:
                 settings = model.settings
-            elif settings is None:
-                settings = Settings(precision=Runtime.choose(device, "auto").precision)
-            if model is None:
+            else:
+                settings = settings or Settings(precision=Runtime.choose(device, "auto").precision)
                 settings = complete_settings(settings, images, backbone)
             data = images
             if not isinstance(data, Labelled):
@@ -157,35 +167,33 @@ class ModelStore:
             return LearnResult(learned.model, was_learned=False, rejected=learned.rejected)
 
     def check(
-        self, images: str | Path, gate: Gate | None = None, *, device: str = "auto", backbone: nn.Module | None = None
+        self,
+        images: str | Path,
+        gate: Gate | None = None,
+        *,
+        device: str = "auto",
+        backbone: nn.Module | None = None,
+        wait: bool = False,
     ) -> CheckReport:
         """Test the current version on images in folders task/class/, and judge it by the gate.
 
-        The first check of the newest task's test images is recorded, for later checks to compare with; in a folder that
-        cannot be written it is not, with a warning.
+        The first check of the newest task's test images is recorded, for later checks to compare with. If a learn is
+        running it is not, with a warning, unless that is waited for; nor in a folder that cannot be written.
         """
-        self.current()  # before a lock file is put into a folder without a model
-        gate = gate or Gate()
-        try:
-            with lock_folder(self.folder):
-                version = self.current()
-                report, checks = check_tasks(self.load(version), Path(images), gate, device, backbone)
-                write_checks(self.path(version), checks)
-        except (OSError, LinkError) as error:  # read-only, or a mounted volume that consists of links
-            if isinstance(error, OSError) and error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
-                raise
-            report, _ = check_tasks(self.load(), Path(images), gate, device, backbone)
-            warnings.warn(f"{self.folder} cannot be written: later checks cannot compare with this one", stacklevel=2)
+        model = self.load()
+        report, new = check_tasks(model, Path(images), gate or Gate(), device, backbone)
+        if new:
+            record_checks(self.folder, model, new, wait=wait)
         return report
 
-    def rollback(self, to: str) -> str:
+    def rollback(self, to: str, *, wait: bool = False) -> str:
         """Make the version that ends with a task, or has that name, the current one; returns its name.
 
         If several end with the task, the one that the current version continues is meant.
         """
         if not self.versions():
             self.current()  # explains what is missing
-        with lock_folder(self.folder):
+        with lock_folder(self.folder, wait=wait):
             try:
                 current = self.current()
             except UserError:  # the pointer, which is written again, is missing or corrupt
@@ -195,14 +203,14 @@ class ModelStore:
             write_pointer(self.folder, name)
             return name
 
-    def rename(self, old: str, new: str) -> Edited:
+    def rename(self, old: str, new: str, *, wait: bool = False) -> Edited:
         """Give a class another name, in all tasks that contain it."""
-        with self._editing() as (before, model):
+        with self._editing(wait=wait) as (before, model):
             return Edited(make_current(self.folder, rename_class(model, old, new)), before)
 
-    def merge(self, into: str, classes: Iterable[str]) -> Edited:
+    def merge(self, into: str, classes: Iterable[str], *, wait: bool = False) -> Edited:
         """Predict several classes as one, with the sum of their probabilities; `into` is a new name or a class."""
-        with self._editing() as (before, model):
+        with self._editing(wait=wait) as (before, model):
             return Edited(make_current(self.folder, merge_classes(model, into, classes)), before)
 
     def forget(
@@ -212,37 +220,33 @@ class ModelStore:
         purge: bool = False,
         device: str = "auto",
         backbone: nn.Module | None = None,
+        wait: bool = False,
     ) -> Forgotten:
         """Remove classes and what is stored of each. Earlier versions still hold it unless they are deleted (`purge`).
 
         With `purge` and no classes, the other versions are deleted and nothing else changes.
         """
         names = [normalise(name) for name in classes]
-        with self._editing() as (version, model):
-            holders: list[str] = []
+        with self._editing(wait=wait) as (version, model):
+            after = model
             if names or not purge:
                 refuse_forgotten(self.folder, names, version)
                 after = forget_classes(model, names, device, backbone)
                 version = make_current(self.folder, after)
-                touched = {
-                    old.name for old, new in zip(model.tasks, after.tasks, strict=True) if old.units != new.units
-                }
-                holders = [name for name in versions_with(self.folder, touched) if name != version]
             purged = remove_versions(self.folder, but=version) if purge else []
-            return Forgotten(version, [] if purge else holders, purged)
+            return Forgotten(version, find_holders(self.folder, model, after, but=version), purged)
 
     @contextmanager
-    def _editing(self) -> Iterator[tuple[str, Model]]:
+    def _editing(self, *, wait: bool) -> Iterator[tuple[str, Model]]:
         """Hold the lock, with the name and the model of the current version, which is to be edited."""
         self.current()  # before a lock file is put into a folder without a model
-        with lock_folder(self.folder):
+        with lock_folder(self.folder, wait=wait):
             if self.has_unfinished_learn():
                 raise UserError(
                     "a learn was interrupted, and its checkpoints fit the model as it is; run its command again first, "
                     f"or delete {self._unfinished} to discard them"
                 )
-            version = self.current()
-            yield version, self.load(version)
+            yield self.load_current()
 
     def _open(self, task: str, settings: Settings | None, *, adapts: bool) -> tuple[Model | None, bool]:
         """The model to be taught, and whether it has learned this task: then a learn is to be finished, or to adapt."""

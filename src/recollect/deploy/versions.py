@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 from safetensors import SafetensorError
@@ -26,6 +26,7 @@ from recollect.storage.tensors import load_tensors, save_tensors
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Checks = dict[str, dict[str, dict[str, float]]]
+State = Literal["intact", "damaged", "of another format"]
 RESTORE = "restore it from a backup"
 
 
@@ -113,6 +114,17 @@ def load_version(path: Path) -> Model:
     )
 
 
+def read_state(path: Path) -> State:
+    """Whether a version can be used."""
+    try:
+        load_version(path)
+    except FormatError:
+        return "of another format"
+    except (ValueError, OSError):
+        return "damaged"
+    return "intact"
+
+
 def write_version(folder: Path, model: Model) -> str:
     """Write a version next to the others, completely or not at all; returns its name."""
     versions = folder / "versions"
@@ -135,8 +147,10 @@ def write_version(folder: Path, model: Model) -> str:
     return name
 
 
-def write_checks(path: Path, checks: Checks) -> None:
-    """Record in a version the accuracies that `check` measured with it."""
+def add_checks(path: Path, new: Checks) -> None:
+    """Record in a version accuracies that `check` measured, except where it has earlier ones of the same images."""
+    checks = read_version(path)["checks"]
+    checks |= {digest: tasks | checks.get(digest, {}) for digest, tasks in new.items()}
     write_json(path / "model.json", seal(_read_version_document(path) | {"checks": checks}, "digest"))
 
 

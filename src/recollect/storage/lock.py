@@ -6,6 +6,8 @@ import os
 import re
 import stat
 import sys
+import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ from recollect.errors import UserError
 from recollect.storage.files import UNFINISHED, open_regular, refuse_links
 
 LOCK_NAME = "lock"
+POLL_SECONDS = 0.2  # between attempts to take a lock that another process holds
 TEMPORARY = re.compile(rf".+\.[0-9a-f]{{16}}\.{UNFINISHED}")  # as `write_bytes` names them
 
 
@@ -22,10 +25,11 @@ class LockedError(UserError):
 
 
 @contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold a folder's lock, to write and delete in it, and remove the temporary files that a crash left there.
 
-    Refused while another process holds the lock, or if the folder contains symbolic links.
+    While another process holds the lock it is refused or, with `wait`, waited for. A folder that contains symbolic
+    links is refused.
     """
     refuse_links(folder)
     handle = open_regular(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)
@@ -33,7 +37,12 @@ def lock_folder(folder: Path) -> Iterator[None]:
         if not _try_lock(handle):
             holder = os.pread(handle, 32, 1).decode("ascii", "replace").strip() if hasattr(os, "pread") else ""
             who = f"process {holder}" if holder.isdecimal() else "another process"
-            raise LockedError(f"{who} is working on {folder}; wait for it, or stop it first")
+            if not wait:
+                raise LockedError(f"{who} is working on {folder}; wait for it, or stop it first")
+            warnings.warn(f"{who} is working on {folder}; waiting until it has ended", stacklevel=3)
+            while not _try_lock(handle):
+                time.sleep(POLL_SECONDS)
+            refuse_links(folder)  # which may have come meanwhile
         os.ftruncate(handle, 0)
         os.lseek(handle, 0, os.SEEK_SET)
         os.write(handle, f" {os.getpid()}\n".encode())

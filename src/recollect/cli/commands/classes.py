@@ -6,13 +6,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from recollect.cli.base import Device, Flag, ModelFolder, app
+from recollect.cli.base import Device, Flag, ModelFolder, Wait, app
 
 Classes = Annotated[list[str], Parameter(negative=())]
 
 
 @app.command
-def rename(model: ModelFolder, old: str, new: str) -> None:
+def rename(model: ModelFolder, old: str, new: str, *, wait: Wait = False) -> None:
     """Give a class of a model another name.
 
     Parameters
@@ -25,11 +25,11 @@ def rename(model: ModelFolder, old: str, new: str) -> None:
     from recollect.cli.rendering.model import print_edited
     from recollect.deploy import ModelStore
 
-    print_edited(f"{old} is now called {new}.", model, ModelStore(model).rename(old, new))
+    print_edited(f"{old} is now called {new}.", model, ModelStore(model).rename(old, new, wait=wait))
 
 
 @app.command
-def merge(model: ModelFolder, into: str, classes: Classes) -> None:
+def merge(model: ModelFolder, into: str, classes: Classes, *, wait: Wait = False) -> None:
     """Predict several classes of a model as one, whose probability is the sum of theirs.
 
     Parameters
@@ -42,7 +42,7 @@ def merge(model: ModelFolder, into: str, classes: Classes) -> None:
     from recollect.cli.rendering.model import print_edited
     from recollect.deploy import ModelStore
 
-    edited = ModelStore(model).merge(into, classes)
+    edited = ModelStore(model).merge(into, classes, wait=wait)
     print_edited(f"{', '.join(classes)} is now predicted as {into}.", model, edited)
 
 
@@ -53,6 +53,7 @@ def forget(
     *,
     purge: Flag = False,
     device: Device = "auto",
+    wait: Wait = False,
 ) -> None:
     """Remove classes from a model: their outputs, means and numbers of images. They are never predicted again.
 
@@ -69,4 +70,4 @@ def forget(
     from recollect.deploy import ModelStore
 
     names = classes or []
-    print_forgotten(names, model, ModelStore(model).forget(names, purge=purge, device=device))
+    print_forgotten(names, model, ModelStore(model).forget(names, purge=purge, device=device, wait=wait))

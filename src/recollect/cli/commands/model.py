@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from recollect.cli.base import Device, Flag, ModelFolder, Precision, Texts, Threads, app
+from recollect.cli.base import Device, Flag, ModelFolder, Precision, Texts, Threads, Wait, app
 
 
 @app.command
@@ -29,6 +29,7 @@ def learn(
     device: Device = "auto",
     threads: Threads = 0,
     checkpoint_every: float = 60.0,
+    wait: Wait = False,
 ) -> None:
     """Train a model on one more task, from a folder with one sub-folder of images per class; creates it if needed.
 
@@ -73,9 +74,8 @@ def learn(
     from recollect.cli.rendering.model import LearningProgress, print_estimate, print_learned
     from recollect.deploy import ContinualClassifier, ModelStore
     from recollect.deploy.classifier import classifier_options
-    from recollect.deploy.model import RANGES, Settings
+    from recollect.deploy.model import RANGES, FixedSettingsError, Settings
     from recollect.deploy.stages import LearnResult
-    from recollect.deploy.store import FixedSettingsError
     from recollect.engine import Runtime
     from recollect.errors import UserError
     from recollect.runs import parse
@@ -107,14 +107,14 @@ def learn(
                 images, task, settings, adapt=adapt, force=force, strict=strict, device=device, observer=progress,
                 progress=progress.track_files,
                 before_training=lambda plan: print_estimate(console, plan, device, threads), heed_signals=True,
-                checkpoint_seconds=checkpoint_every,
+                checkpoint_seconds=checkpoint_every, wait=wait,
             )  # fmt: skip
 
         try:
             result = learn_with(settings)
         except FixedSettingsError as error:
-            fixed = vars(store.load().settings)
-            fixed |= fixed["backbone_options"]
+            made = store.load().settings
+            fixed = {**vars(made), **made.backbone_options}
             changed = [name for name, value in (given | options).items() if fixed.get(name) != value]
             if changed:
                 listed = ", ".join(f"--{'mirror' if name == 'flip' else name.replace('_', '-')}" for name in changed)
@@ -135,20 +135,23 @@ def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = Fals
     json
         Print everything as JSON.
     """
-    from recollect.audit import take_inventory
     from recollect.cli.console import print_json, stdout
-    from recollect.cli.rendering.model import print_model
+    from recollect.cli.rendering.model import print_damaged, print_model
     from recollect.deploy import ContinualClassifier, ModelStore
-    from recollect.deploy.inspection import describe, measure_shift
+    from recollect.deploy.inspection import DamagedError, describe, measure_shift
     from recollect.deploy.pictures import find_images
     from recollect.errors import UserError
 
-    store = ModelStore(model)
-    about = describe(store)
+    try:
+        about = describe(ModelStore(model))
+    except DamagedError as error:
+        if json:
+            print_json({"versions": error.states, "newest_intact": error.newest_intact, "error": str(error)})
+        else:
+            print_damaged(stdout(), model, error)
+        raise
     intact = [name for name in about["versions"] if name not in about["damaged_versions"]]
-    about["images_kept"] = sum(
-        len(store) for name in intact for store in take_inventory(model / "versions" / name).stores
-    )
+    about["images_kept"] = sum(_count_images(model / "versions" / name) for name in intact)
     if images is not None:
         paths = find_images(images)
         if not paths:
@@ -158,6 +161,19 @@ def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = Fals
         print_json(about)
     else:
         print_model(stdout(), model, about)
+
+
+def _count_images(version: Path) -> int:
+    """The images in a version; none if a learn has removed it meanwhile."""
+    from recollect.audit import take_inventory
+    from recollect.errors import UserError
+
+    try:
+        return sum(len(store) for store in take_inventory(version).stores)
+    except (UserError, OSError):
+        if version.exists():
+            raise
+        return 0
 
 
 @app.command
@@ -180,7 +196,7 @@ def export(model: ModelFolder, file: Path) -> None:
 
 
 @app.command
-def rollback(model: ModelFolder, *, to: str) -> None:
+def rollback(model: ModelFolder, *, to: str, wait: Wait = False) -> None:
     """Make an earlier version of a model current.
 
     Parameters
@@ -191,5 +207,5 @@ def rollback(model: ModelFolder, *, to: str) -> None:
     from recollect.cli.console import print_text
     from recollect.deploy import ModelStore
 
-    version = ModelStore(model).rollback(to)
+    version = ModelStore(model).rollback(to, wait=wait)
     print_text(f"{model} is now at {version}; the next learn continues from there.")

@@ -13,6 +13,7 @@ from rich.table import Table
 from recollect.cli.console import print_text
 from recollect.cli.rendering.progress import ProgressBar
 from recollect.deploy.editing import Edited, Forgotten
+from recollect.deploy.inspection import DamagedError
 from recollect.deploy.stages import LearnPlan, LearnResult
 from recollect.engine import Runtime
 from recollect.escaping import escape
@@ -131,6 +132,17 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
             f"is shifted by {shift['shift']:.2f} standard deviations, where {shift['by_chance']:.2f} is expected by "
             f"chance.\nMean confidence {shift['sure']:.2f}, on validation images {shift['usual_sure']:.2f}."
         )
+
+
+def print_damaged(console: Console, folder: Path, error: DamagedError) -> None:
+    """Which versions of a model can be used, where the current one cannot."""
+    table = Table("version", "state", box=None, padding=(0, 2))
+    for name, state in error.states.items():
+        table.add_row(escape(name), state)
+    console.print(table)
+    if error.newest_intact is not None:
+        command = f"recollect rollback {folder} --to {error.newest_intact}"
+        console.print(f"[bold]{escape(command)}[/] makes the newest intact version current.", soft_wrap=True)
 
 
 def print_edited(what: str, folder: Path, edited: Edited) -> None:
