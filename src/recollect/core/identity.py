@@ -164,8 +164,7 @@ class ClassMeans(Rule):
 class Forward(Rule):
     """One discriminant in today's space."""
 
-    ranks_within_tasks = follows_drift = True
-    needs_estimates = False
+    ranks_within_tasks, follows_drift, needs_estimates = True, True, False
 
     def __init__(self, feature_dim: int, shrinkage: float, head_weight: float) -> None:
         super().__init__()
@@ -203,8 +202,7 @@ class Forward(Rule):
 class Anchored(Rule):
     """Two discriminants, of today's space and of one that never moves, whose statistics are exact."""
 
-    ranks_within_tasks = follows_drift = True
-    needs_estimates = False
+    ranks_within_tasks, follows_drift, needs_estimates = True, True, False
 
     def __init__(self, feature_dim: int, shrinkage: float, head_weight: float) -> None:
         super().__init__()

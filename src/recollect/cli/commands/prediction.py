@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from recollect.cli.base import Device, Flag, ModelFolder, Paths, Threads, app
+from recollect.cli.base import Device, Flag, ModelFolder, Paths, Threads, Wait, app
 
 
 @app.command
@@ -75,6 +75,7 @@ def check(
     html: Path | None = None,
     json: Flag = False,
     device: Device = "auto",
+    wait: Wait = False,
 ) -> None:
     """Evaluate a model on test images in task/class/: accuracy per task and class, confused classes, wrong images.
 
@@ -109,7 +110,7 @@ def check(
             raise UserError(f"{file} cannot be written; give a file in an existing folder")
         if file is not None and model.resolve() in file.resolve().parents:
             raise UserError(f"{file} is in the model folder, which keeps no images; give a file elsewhere")
-    report = ModelStore(model).check(images, Gate(max_forgetting, min_accuracy), device=device)
+    report = ModelStore(model).check(images, Gate(max_forgetting, min_accuracy), device=device, wait=wait)
     if csv is not None:
         write_text(csv, wrong_images_csv(report.details))
     if html is not None:
