@@ -109,6 +109,8 @@ def _comparison() -> str:
     results = [
         json.loads(path.read_text(encoding="utf-8")) for path in sorted((RESULTS / "tutorial").glob("*-[0-9].json"))
     ]
+    if not results:
+        return ""
     rows = []
     for way in sorted(
         {result["way"] for result in results}, key=lambda way: ("pretrained" not in way, "adapted" in way)
