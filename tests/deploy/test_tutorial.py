@@ -17,6 +17,7 @@ PAGE = ROOT / "docs" / "tutorial.md"
 SMALLER = {
     r"split-cifar100 photos --tasks 10 --train-per-class 100 --test-per-class 50 --data-root DATA":
         "split-digits photos --train-per-class 40 --test-per-class 6",
+    r"learn model photos/2026-07 --task july --adapt": "inspect model",  # which is adapted already
     r"--task may$": "--task may --backbone convnet --image-size 32 --epochs 3 --no-mirror",
 }  # fmt: skip
 
