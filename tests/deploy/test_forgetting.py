@@ -1,4 +1,4 @@
-"""Forgetting classes: what is removed from the files, what stays, and that the model goes on learning."""
+"""Forgetting classes: what is removed from the files, what stays, and that the model can learn more."""
 
 from __future__ import annotations
 
