@@ -97,3 +97,10 @@ def test_bf16_is_refused_and_not_chosen_where_it_ends_the_process(monkeypatch: p
     assert Runtime.choose("cpu", "auto").precision == "fp32"
     with pytest.raises(UserError, match="use --precision fp32"):
         Runtime.choose("cpu", "bf16")
+
+
+def test_bf16_is_not_chosen_where_onednn_would_emulate_it() -> None:
+    code = "from recollect.engine import Runtime; print(Runtime.choose('cpu').precision)"
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == "fp32"

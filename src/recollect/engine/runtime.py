@@ -123,5 +123,7 @@ def _computes_in_bf16(kind: str) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if kind != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
         return False
-    abilities = torch.cpu.get_capabilities()
-    return bool(abilities.get("avx512_bf16") or abilities.get("amx_bf16")) and survives_bf16()
+    abilities = torch.cpu.get_capabilities()  # of the processor; oneDNN may be limited to less, by ONEDNN_MAX_CPU_ISA
+    if not (abilities.get("avx512_bf16") or abilities.get("amx_bf16")) or not torch.backends.mkldnn.is_available():
+        return False
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and survives_bf16()
