@@ -36,8 +36,7 @@ def on_host_in_double(x: Tensor) -> Tensor:
 def reading_batch_size(images: Tensor, device: torch.device) -> int:
     """How many of the images [n, c, h, w] a network reads at a time when it is not trained.
 
-    On a CPU large batches of large images leave its caches: EfficientNet-Lite1 takes twice the time for 256 images of
-    128 pixels at once as for 16.
+    On a CPU, large batches of large images leave its caches and take longer per image.
     """
     largest = 256
     if device.type != "cpu":
