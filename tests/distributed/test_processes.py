@@ -17,8 +17,9 @@ from tests.support import make_learner, make_stream
 from torch import Tensor, nn
 from torch.multiprocessing import spawn
 
+from recollect.distributed.launch import Launch
 from recollect.distributed.shard import Shard
-from recollect.distributed.world import join_world
+from recollect.distributed.world import World, join_world
 from recollect.engine import Engine, Runtime, Training
 from recollect.errors import UserError
 from recollect.memory import Memory
@@ -227,3 +228,10 @@ def test_random_values_per_row_are_those_of_one_process() -> None:
         batch = Batch(images[rows], images[rows].float(), labels[rows], pixels, Key(0), shard=shard)
         parts.append(batch.draw(sample))
     assert torch.equal(torch.cat(parts), sample(7))
+
+
+def test_batches_too_small_for_the_processes_are_refused() -> None:
+    world = World(Launch(world_size=2))
+    world.check_batch_size(4)
+    with pytest.raises(UserError, match="batch_size=3 cannot be sharded over 2 processes"):
+        world.check_batch_size(3)

@@ -71,7 +71,7 @@ def test_class_order_by_label_seeded_or_listed() -> None:
         ({"tasks": []}, "got an empty list"),
         ({"crop_padding": 33}, "more than the images' 32 pixels"),
         ({"tasks": [["7", "x"]]}, "no class is called 'x'"),
-        ({"tasks": [["7"], ["7"]]}, "belongs to one task only"),
+        ({"tasks": [["7"], ["7", "7"]]}, "names each of its classes once"),
         ({"tasks": [["7"]], "class_order": "seeded"}, "draws the tasks itself"),
         ({"class_order": "random"}, "'label' or 'seeded', got 'random'"),
         ({"validation": 1.0}, "share in"),

@@ -29,7 +29,8 @@ def evaluate(
 ) -> Accuracies:
     """Accuracy in percent on each task: within the task (til), over all units (cil), and til without the chain.
 
-    `task_prediction` is how often the class ranked first over all units is of the image's own task.
+    `task_prediction` is how often the unit ranked first over all units is of the image's own task. A class may have a
+    unit in each of several tasks: over all units, any of them is right.
 
     Batches go across the borders of tasks: a batch has a cost of its own, which grows with the hops of a chain, so many
     small tasks are not read one by one.
@@ -38,22 +39,50 @@ def evaluate(
     network, read = learner.network, learner.reader(runtime.dtype, without_chain=True)
     splits: list[Split] = [getattr(task, part) for task in tasks]
     correct: dict[str, list[Tensor]] = {"til": [], "cil": [], "til_without_chain": [], "task_prediction": []}
+    units, class_of_unit = _units(learner, tasks)
+    has_tasks = all(task.info.units is None for task in tasks)  # else a unit belongs to several
+    task_of_image = torch.repeat_interleave(torch.tensor([len(split) for split in splits])).to(runtime.device)
+    start = 0
     for batch in plain_batches(Split.concatenate(splits), pixels, runtime):
-        y = batch.y
+        y, others = batch.y, ~units[task_of_image[start : start + len(batch.y)]]
+        start += len(y)
         with runtime.autocast():
             scores = read(batch.x)
-        correct["til"].append(network.within_task(scores.til, y).argmax(dim=1) == y)
+        correct["til"].append(_within(scores.til, others).argmax(dim=1) == y)
         if network.num_tasks:
             best = scores.cil[:, network.seen()].argmax(dim=1)
-            correct["cil"].append(best == y)
-            correct["task_prediction"].append(network.task_of_unit[best] == network.task_of_unit[y])
+            correct["cil"].append(class_of_unit[best] == class_of_unit[y])
+            if has_tasks:
+                correct["task_prediction"].append(network.task_of_unit[best] == network.task_of_unit[y])
         if scores.til_without_chain is not None:
-            correct["til_without_chain"].append(network.within_task(scores.til_without_chain, y).argmax(dim=1) == y)
+            correct["til_without_chain"].append(_within(scores.til_without_chain, others).argmax(dim=1) == y)
     accuracies = {name: _percent_per_task(rows, splits) for name, rows in correct.items()}
     for index, task in enumerate(tasks):
         if task.info.index >= network.num_tasks:
             accuracies["cil"][index] = accuracies["task_prediction"][index] = None  # future tasks are not ranked
     return accuracies
+
+
+def _units(learner: Learner[Any], tasks: Sequence[Task]) -> tuple[Tensor, Tensor]:
+    """Which units each task's classes have, as a mask [tasks, units], and a number of the class of each unit.
+
+    Units of tasks that are not evaluated have a number of their own.
+    """
+    network = learner.network
+    mask = torch.zeros(len(tasks), sum(network.sizes()), dtype=torch.bool)
+    class_of_unit, numbers = -1 - torch.arange(mask.shape[1]), dict[str, int]()
+    for row, task in enumerate(tasks):
+        own = network.units(task.info.index)
+        units = list(range(own.start, own.stop)) if task.info.units is None else list(task.info.units)
+        mask[row, units] = True
+        class_of_unit[units] = torch.tensor([numbers.setdefault(name, len(numbers)) for name in task.info.class_names])
+    device = network.task_of_unit.device
+    return mask.to(device), class_of_unit.to(device)
+
+
+def _within(scores: Tensor, others: Tensor) -> Tensor:
+    """Scores with -∞ at the units of other tasks."""
+    return scores.masked_fill(others[:, : scores.shape[1]], float("-inf"))
 
 
 def _percent_per_task(correct: Sequence[Tensor], splits: Sequence[Split]) -> list[float | None]:

@@ -50,7 +50,7 @@ class StatisticsLearner(Learner[Config], ABC):
         if self.network.fixed_heads:
             self.grow(sum(self.network.sizes()) if task.index == 0 else 0)
         else:
-            self.grow(task.num_classes)
+            self.grow(self.network.sizes()[-1])
 
     @abstractmethod
     def is_trained_on(self, task: TaskInfo) -> bool:

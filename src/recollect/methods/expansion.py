@@ -44,6 +44,8 @@ class ExpansionConfig:
 class Expansion(Learner[ExpansionConfig]):
     """The run's backbone is not used; it only tells which units belong to which task."""
 
+    one_unit_per_class = False
+
     def __init__(self, network: Network, config: ExpansionConfig, setup: Setup) -> None:
         super().__init__(network, config, setup)
         self.experts = nn.ModuleList()

@@ -150,6 +150,8 @@ class Learner(nn.Module, ABC, Generic[Config]):
 
     together: ClassVar[bool] = False
     """Whether all tasks are learned at once."""
+    one_unit_per_class: ClassVar[bool] = True
+    """Whether a class that returns in a later task has its unit already; else each task's head has one for it."""
 
     def __init__(self, network: Network, config: Config, setup: Setup) -> None:
         super().__init__()
@@ -160,7 +162,7 @@ class Learner(nn.Module, ABC, Generic[Config]):
 
     def begin_task(self, task: TaskInfo) -> None:
         """Grow modules; nothing else."""
-        self.network.begin_task(task.num_classes)
+        self.network.begin_task(task.num_classes, task.units)
 
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
         """Set what training starts from, by the task's unaugmented training images."""
@@ -214,7 +216,7 @@ class Learner(nn.Module, ABC, Generic[Config]):
         """The usual phase: train the backbone and the heads that `units` says; watch the cross-entropy."""
         network = self.network
         if units == "task" and not self.together:
-            heads = network.heads[task.index]
+            heads = network.heads_of(task.index)
         else:
             heads = network.heads if units == "all" else network.heads[: task.index + 1]
 

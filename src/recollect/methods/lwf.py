@@ -46,7 +46,7 @@ class LwF(Learner[LwFConfig]):
         super().begin_task(task)
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
-        old = [self.network.units(t) for t in range(task.index)]
+        old = [self.network.units(t) for t, size in enumerate(self.network.sizes()[: task.index]) if size]
 
         def step(batch: Batch, update: Update) -> None:
             logits = at_least_single(self.network(batch.x))

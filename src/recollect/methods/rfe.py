@@ -46,6 +46,8 @@ from recollect.streams import Batch, TaskData, TaskInfo
 class RFELearner(Learner[RFEConfig]):
     """The heads of old tasks stay as they were; the chain brings today's features to them."""
 
+    one_unit_per_class = False
+
     def __init__(self, network: Network, config: RFEConfig, setup: Setup) -> None:
         super().__init__(network, config, setup)
         if config.form != "no-aux" and min(setup.image_shape[1:]) < POOLED_SIZE:

@@ -29,6 +29,7 @@ class Network(nn.Module):
         self._frozen = frozenset(name for name, p in self.backbone.named_parameters() if not p.requires_grad)
         self.heads = nn.ModuleList()
         self.num_tasks = 0
+        self._units_of_task: list[Sequence[int] | None] = []
         self.fixed_heads = tuple(fixed_heads)
         self._key = key / "heads"
         self.register_buffer("task_of_unit", torch.zeros(0, dtype=torch.int64), persistent=False)
@@ -39,10 +40,14 @@ class Network(nn.Module):
         """The backbone's parameters but for those that its maker froze."""
         return [parameter for name, parameter in self.backbone.named_parameters() if name not in self._frozen]
 
-    def begin_task(self, num_classes: int) -> None:
-        """Give the next task its head."""
+    def begin_task(self, num_classes: int, units: Sequence[int] | None = None) -> None:
+        """Give the next task its head; of classes with `units`, those that earlier tasks have had need none."""
         task = self.num_tasks
         self.num_tasks += 1
+        if units is not None:
+            num_units = sum(self.sizes()[:task])
+            num_classes = sum(unit >= num_units for unit in units)
+        self._units_of_task.append(units)
         if self.fixed_heads:
             if task >= len(self.fixed_heads) or self.fixed_heads[task] != num_classes:
                 raise UserError(
@@ -91,6 +96,11 @@ class Network(nn.Module):
         sizes = self.sizes()
         return slice(sum(sizes[:task]), sum(sizes[: task + 1]))
 
+    def heads_of(self, task: int) -> nn.ModuleList:
+        """The heads that have the units of a task's classes: its own, and those of classes that it brings back."""
+        returned = {int(self.task_of_unit[unit]) for unit in self._units_of_task[task] or ()}
+        return nn.ModuleList([self.heads[index] for index in sorted({task, *returned})])
+
     def seen(self) -> slice:
         """The units of all tasks begun so far."""
         return slice(0, sum(self.sizes()[: self.num_tasks]))
@@ -108,6 +118,12 @@ class Network(nn.Module):
         return F.cross_entropy(self.within_task(logits, y) if units == "task" else logits, y)
 
     def within_task(self, logits: Float[Tensor, "b units"], y: Int[Tensor, " b"]) -> Float[Tensor, "b units"]:
-        """The logits with -∞ at the units of other tasks than that of each image's label."""
+        """The logits with -∞ at units that share no task with each image's label."""
         tasks = self.task_of_unit[: logits.shape[1]]
-        return logits.masked_fill(tasks[None, :] != tasks[y][:, None], float("-inf"))
+        apart = tasks[None, :] != tasks[y][:, None]
+        for units in self._units_of_task:
+            if units is not None:
+                is_in = torch.zeros_like(tasks, dtype=torch.bool)
+                is_in[list(units)] = True
+                apart &= ~(is_in[None, :] & is_in[y][:, None])
+        return logits.masked_fill(apart, float("-inf"))

@@ -9,6 +9,7 @@ from typing import Any
 
 from recollect.report.defaults import earlier_defaults, non_default_options
 from recollect.report.style import order_of
+from recollect.streams import CLASS_INCREMENTAL, scenario
 
 Result = Mapping[str, Any]
 SHARED = ("stream", "backbone", "training")
@@ -91,13 +92,22 @@ class Experiment:
         return str(self.settings["backbone"]["name"])
 
     @property
+    def scenario(self) -> str:
+        """What kind of stream was learned, and whether every image was seen once."""
+        is_online = self.settings["training"].get("epochs") == 1
+        return scenario(self.settings["stream"]) + ", online" * is_online
+
+    @property
     def title(self) -> str:
         stream, backbone, training = (self.settings[section] for section in SHARED)
+        kind = "" if scenario(stream) == CLASS_INCREMENTAL else f", {scenario(stream)}"
         images = f", {stream['train_per_class']} images per class" if stream.get("train_per_class") else ""
         width = f" of width {backbone['width']}" if "width" in backbone else ""
         order = ", seeded class order" if stream.get("class_order") == "seeded" else ""
         epochs = f"; {training['epochs']} epochs" if "epochs" in training else ""
-        return f"{self.stream}, {self.num_tasks} tasks{images}{order}; {self.backbone}{width}{epochs}{self.suffix}"
+        return (
+            f"{self.stream}, {self.num_tasks} tasks{images}{order}{kind}; {self.backbone}{width}{epochs}{self.suffix}"
+        )
 
 
 def collect(results: Iterable[Result]) -> list[Experiment]:

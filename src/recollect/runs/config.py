@@ -60,7 +60,7 @@ class RunConfig:
     def to_json(self) -> dict[str, Any]:
         """Plain values, with the hash of all of them."""
         plain = {
-            "stream": {"name": self.stream, **dataclasses.asdict(self.stream_options)},
+            "stream": {"name": self.stream, **_plain(self.stream_options)},
             "method": {"name": self.method, **dataclasses.asdict(self.method_options)},
             "backbone": {"name": self.backbone, **self.backbone_options},
             "training": dataclasses.asdict(self.training),
@@ -82,7 +82,9 @@ class RunConfig:
         plain = self.to_json()
         return {
             section: {
-                name: plain[section][name] for name, option in options.items() if plain[section][name] != option.default
+                name: plain[section][name]
+                for name, option in options.items()
+                if plain[section].get(name, option.default) != option.default
             }
             for section, options in defaults.items()
         }
@@ -115,6 +117,16 @@ class RunConfig:
                 "config.json does not match its own hash; it was edited: start a new run with --set instead"
             )
         return config
+
+
+def _plain(options: StreamOptions) -> dict[str, Any]:
+    """Options as plain values, without those that are left out at their default."""
+    left_out = {
+        field.name
+        for field in dataclasses.fields(options)
+        if field.metadata.get("omitted_at_default") and getattr(options, field.name) == field.default
+    }
+    return {name: value for name, value in dataclasses.asdict(options).items() if name not in left_out}
 
 
 def _name(section: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from recollect.errors import UserError
 from recollect.methods import Learner
 from recollect.results import find_results
 from recollect.runs.config import RunConfig
-from recollect.runs.run import as_pretrained, create_learner, read_run
+from recollect.runs.run import as_pretrained, create_learner, for_method, read_run
 from recollect.streams import Stream, open_stream
 
 
@@ -38,9 +38,8 @@ def load_run(folder: str | Path, data_root: str | Path | None = None) -> LoadedR
     """Load a run's learner, stream and result; `data_root` replaces the data folder that the run was started with."""
     folder = Path(folder)
     config, remembered = read_run(folder)
-    stream = open_stream(
-        config.stream, config.stream_options, config.seed, Path(data_root) if data_root else remembered
-    )
+    root = Path(data_root) if data_root else remembered
+    stream = for_method(open_stream(config.stream, config.stream_options, config.seed, root), config.method)
     learner = create_learner(config, stream)
     loaded = checkpoint.load_latest(folder / "checkpoint", config.hash)
     if loaded is None:

@@ -34,7 +34,7 @@ def create_learner(config: RunConfig, stream: Stream, backbone: nn.Module | None
         raise UserError(f"a module of one's own goes with backbone='own'; the config says {config.backbone!r}")
     if backbone is None:
         backbone = build_backbone(config.backbone, config.backbone_options, stream.image_shape, key)
-    heads = [task.info.num_classes for task in stream.tasks] if config.fixed_heads else []
+    heads = stream.new_units() if config.fixed_heads else []
     schedule = Schedule(config.training.epochs, config.training.learning_rate)
     learner = methods()[config.method].learner
     return build_learner(learner, config.method_options, backbone, stream.image_shape, schedule, key, fixed_heads=heads)
@@ -87,6 +87,7 @@ def run(
                 stream = open_stream(config.stream, config.stream_options, config.seed, data_root)
             elif config.stream != stream.name:
                 raise UserError(f"the config is for the stream {config.stream!r}, the one given is {stream.name!r}")
+            stream = for_method(stream, config.method)
             learner = create_learner(config, stream, backbone)
             stream = as_pretrained(stream, learner)
             folder.check_data(stream.describe())
@@ -193,6 +194,11 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": runtime.describe(),
     }
+
+
+def for_method(stream: Stream, method: str) -> Stream:
+    """The stream with labels as the method's classifier counts its units."""
+    return stream.with_one_unit_per_class() if methods()[method].learner.one_unit_per_class else stream
 
 
 def as_pretrained(stream: Stream, learner: Learner[Any]) -> Stream:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from recollect.errors import UserError
 from recollect.registry import discover, lookup
 from recollect.rng import Key
+from recollect.streams.division import classes_of_tasks, divide, limit_classes
 from recollect.streams.pixels import Pixels
 from recollect.streams.protocol import Dataset, Source, StreamOptions, content_digest
+from recollect.streams.shifts import check_shift, shifted
 from recollect.streams.split import Split, Stream, Task, TaskInfo
 
 MAX_CLASSES = 1_000_000
@@ -99,36 +100,60 @@ def _whole_numbers(labels: Tensor) -> Tensor:
 def build_stream(name: str, dataset: Dataset, options: StreamOptions, seed: int) -> Stream:
     """Cut a dataset into tasks; every choice is drawn from the seed."""
     key = Key(seed) / "stream"
-    groups = _class_groups(dataset.class_names, options, key / "classes")
+    groups = classes_of_tasks(dataset.class_names, options, key / "classes")
+    rows = {label: _rows(dataset.train_labels, label) for group in groups for label in group}
+    for label, own in rows.items():
+        if not len(own):
+            raise UserError(f"class {dataset.class_names[label]!r} has no training image; remove it from the tasks")
+        rows[label] = own[torch.randperm(len(own), generator=(key / "order" / label).generator())]
+    parts = divide(limit_classes(rows, options, key), groups, options)
+    train_images, test_images = dataset.train_images, dataset.test_images
+    test_rows = {label: _rows(dataset.test_labels, label) for label in rows}
+    tests = [{label: test_rows[label] for label in group} for group in groups]
+    if options.shift != "none":
+        check_shift(options.shift, len(groups), train_images.shape[1])
+        train_images, parts = _shift(train_images, parts, options, key, "train")
+        test_images, tests = _shift(test_images, tests, options, key, "test")
     tasks: list[Task] = []
     offset = 0
-    for index, group in enumerate(groups):
-        names = tuple(dataset.class_names[c] for c in group)
+    for index, part in enumerate(parts):
         train, validation, test = [], [], []
-        for unit, label in enumerate(group, start=offset):
-            rows = _rows(dataset.train_labels, label)
-            if not len(rows):
-                raise UserError(f"class {dataset.class_names[label]!r} has no training image; remove it from the tasks")
-            rows = rows[torch.randperm(len(rows), generator=(key / "order" / label).generator())]
-            if options.train_per_class:
-                rows = rows[: options.train_per_class]
-            held_out = min(round(options.validation * len(rows)), len(rows) - 1)
-            validation.append(_split(dataset.train_images, rows[:held_out], unit))
-            train.append(_split(dataset.train_images, rows[held_out:], unit))
-            test.append(_split(dataset.test_images, _rows(dataset.test_labels, label), unit))
-        info = TaskInfo(index, f"task {index + 1}", names)
+        for unit, (label, own) in enumerate(part.items(), start=offset):
+            held_out = min(round(options.validation * len(own)), len(own) - 1)
+            validation.append(_split(train_images, own[:held_out], unit))
+            train.append(_split(train_images, own[held_out:], unit))
+            if label in tests[index]:
+                test.append(_split(test_images, tests[index][label], unit))
+        info = TaskInfo(index, f"task {index + 1}", tuple(dataset.class_names[label] for label in part))
         tasks.append(Task(info, *map(Split.concatenate, (train, validation, test))))
-        offset += len(group)
-    shape = dataset.train_images.shape[1:]
+        offset += len(part)
+    shape = train_images.shape[1:]
     if options.crop_padding > min(shape[1:]):
         raise UserError(f"crop_padding={options.crop_padding} is more than the images' {min(shape[1:])} pixels")
     mean, std = dataset.mean, dataset.std
     if mean is None or std is None:
         mean, std = channel_statistics(tasks[0].train)
-    pixels = Pixels(mean, std, options.crop_padding, dataset.flip)
-    parts = (dataset.train_images, dataset.train_labels, dataset.test_images, dataset.test_labels)
-    digest = dataset.digest or content_digest(dataset.class_names, *parts)
+    moves = options.shift != "permuted"  # neighbouring pixels no longer lie side by side
+    pixels = Pixels(mean, std, options.crop_padding if moves else 0, dataset.flip and moves)
+    arrays = (dataset.train_images, dataset.train_labels, dataset.test_images, dataset.test_labels)
+    digest = dataset.digest or content_digest(dataset.class_names, *arrays)
     return Stream(name, tuple(tasks), pixels, (shape[0], shape[1], shape[2]), digest)
+
+
+def _shift(
+    images: Tensor, parts: Sequence[Mapping[int, Tensor]], options: StreamOptions, key: Key, split: str
+) -> tuple[Tensor, list[dict[int, Tensor]]]:
+    """All tasks' own versions of their images as one array, and their rows in it."""
+    versions: list[Tensor] = []
+    moved: list[dict[int, Tensor]] = []
+    first = 0
+    for task, part in enumerate(parts):
+        used = torch.cat(list(part.values()))
+        versions.append(shifted(images[used], options.shift, task, len(parts), key / "shift", split))
+        rows = torch.arange(first, first + len(used)).split([len(own) for own in part.values()])
+        moved.append(dict(zip(part, rows, strict=True)))
+        first += len(used)
+    return torch.cat(versions), moved
 
 
 def channel_statistics(split: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -151,28 +176,6 @@ def _rows(labels: Tensor, label: int) -> Tensor:
 
 def _split(images: Tensor, rows: Tensor, unit: int) -> Split:
     return Split(images, rows, torch.full((len(rows),), unit, dtype=torch.int64))
-
-
-def _class_groups(names: tuple[str, ...], options: StreamOptions, key: Key) -> list[list[int]]:
-    if isinstance(options.tasks, int):
-        if options.tasks > len(names):
-            raise UserError(f"{options.tasks} tasks need at least as many classes, there are {len(names)}")
-        order = list(range(len(names)))
-        if options.class_order == "seeded":
-            order = torch.randperm(len(names), generator=key.generator()).tolist()
-        return [[int(c) for c in group] for group in np.array_split(order, options.tasks)]
-    if options.class_order == "seeded":
-        raise UserError("class_order=seeded draws the tasks itself; give tasks as a number, or leave the order out")
-    position = {name: index for index, name in enumerate(names)}
-    listed = [name for task in options.tasks for name in task]
-    unknown = [name for name in listed if name not in position]
-    if unknown:
-        raise UserError(
-            f"no class is called {unknown[0]!r}; there are {', '.join(names[:10])}{'…' if len(names) > 10 else ''}"
-        )
-    if len(set(listed)) < len(listed) or not all(options.tasks):
-        raise UserError("every task needs at least one class, and a class belongs to one task only")
-    return [[position[name] for name in task] for task in options.tasks]
 
 
 def _given_in_python(options: StreamOptions, data_root: Path | None) -> Dataset:

@@ -6,12 +6,17 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from torch import Tensor
 
 from recollect.errors import UserError
+
+CLASS_INCREMENTAL = "class-incremental"
+Shift = Literal["none", "rotated", "permuted", "coloured", "corrupted"]
+OMITTED: Mapping[str, bool] = {"omitted_at_default": True}
+"""Marks an option that configs leave out at its default, so that those written before it existed keep their hash."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +33,14 @@ class StreamOptions:
     """Fraction of the training images of each class held out for validation."""
     crop_padding: int = 4
     """Padding of the random crop in pixels; 0 for no crop."""
+    shift: Shift = field(default="none", metadata=OMITTED)
+    """What changes from task to task where every task has all classes; none splits the classes among tasks."""
+    repeats: int = field(default=0, metadata=OMITTED)
+    """Earlier classes that each task brings back, drawn from the seed; a class's images are divided among its tasks."""
+    blur: float = field(default=0.0, metadata=OMITTED)
+    """Fraction of the training images of each class that arrive in tasks of other classes, from 0 to 0.9."""
+    imbalance: float = field(default=1.0, metadata=OMITTED)
+    """Size of the largest class over that of the smallest; sizes fall exponentially in an order drawn from the seed."""
 
     def __post_init__(self) -> None:
         if isinstance(self.tasks, int) and self.tasks < 1:
@@ -42,6 +55,39 @@ class StreamOptions:
             raise UserError(f"crop_padding counts pixels, got {self.crop_padding}; 0 is no crop")
         if isinstance(self.tasks, list) and not self.tasks:
             raise UserError("a stream has at least 1 task, got an empty list")
+        self._check_scenario()
+
+    def _check_scenario(self) -> None:
+        if self.shift not in get_args(Shift):
+            raise UserError(f"shift is one of {', '.join(get_args(Shift))}; got {self.shift!r}")
+        if self.repeats < 0:
+            raise UserError(f"repeats counts classes, got {self.repeats}; 0 brings none back")
+        if not 0 <= self.blur <= 0.9:
+            raise UserError(f"blur is a fraction from 0 to 0.9, got {self.blur}; 0 keeps tasks apart")
+        if self.imbalance < 1:
+            raise UserError(
+                f"imbalance is the largest class over the smallest, got {self.imbalance}; 1 changes nothing"
+            )
+        if self.shift != "none" and (self.repeats or self.blur or not isinstance(self.tasks, int)):
+            raise UserError(
+                f"with shift={self.shift} every task has all classes: give tasks as a number, no repeats and no blur"
+            )
+        if self.blur and self.repeats:
+            raise UserError("blur and repeats both bring classes back; choose one of them")
+
+
+def scenario(options: Mapping[str, Any]) -> str:
+    """What the literature calls a stream of such options, as configs have them."""
+    shift, tasks, blur, imbalance = (options.get(name) for name in ("shift", "tasks", "blur", "imbalance"))
+    kinds = [CLASS_INCREMENTAL if shift in (None, "none") else f"domain-incremental ({shift})"]
+    named = [str(name) for task in tasks for name in task] if isinstance(tasks, list) else []
+    if options.get("repeats") or len(set(named)) < len(named):
+        kinds.append("repeating classes")
+    if isinstance(blur, float) and blur:
+        kinds.append(f"blurry ({blur:.0%})")
+    if isinstance(imbalance, float) and imbalance != 1:
+        kinds.append(f"imbalanced ({imbalance:g} to 1)")
+    return ", ".join(kinds)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -53,6 +53,8 @@ class TaskInfo:
     """Counted from 0."""
     name: str
     class_names: tuple[str, ...]
+    units: tuple[int, ...] | None = None
+    """The unit of each class, where some classes have been in earlier tasks; None where each has a new one."""
 
     @property
     def num_classes(self) -> int:
@@ -79,6 +81,36 @@ class Stream:
     image_shape: tuple[int, int, int]
     digest: str = ""
     """Of the data's content."""
+
+    @property
+    def repeats_classes(self) -> bool:
+        """Whether a class is in more than one task."""
+        names = [name for task in self.tasks for name in task.info.class_names]
+        return len(set(names)) < len(names)
+
+    def new_units(self) -> list[int]:
+        """How many units each task adds to the classifier."""
+        sizes, seen = [], set[int]()
+        for info in (task.info for task in self.tasks):
+            sizes.append(info.num_classes if info.units is None else len({*info.units} - seen))
+            seen |= {*(info.units or ())}
+        return sizes
+
+    def with_one_unit_per_class(self) -> Stream:
+        """The stream for a classifier that has one unit for a class, whichever tasks the class is in."""
+        if not self.repeats_classes:
+            return self
+        unit_of_name: dict[str, int] = {}
+        tasks, first = [], 0
+        for task in self.tasks:
+            units = tuple(unit_of_name.setdefault(name, len(unit_of_name)) for name in task.info.class_names)
+            splits = [
+                replace(split, labels=torch.tensor(units)[split.labels - first])
+                for split in (task.train, task.validation, task.test)
+            ]
+            tasks.append(Task(replace(task.info, units=units), *splits))
+            first += task.info.num_classes
+        return replace(self, tasks=tuple(tasks))
 
     def describe(self) -> dict[str, Any]:
         """What was learned from, in plain values: classes of each task, constants, and the data's digest."""

@@ -39,11 +39,14 @@ from recollect.testing.harness import (
 
 
 def scores_are_shaped_and_finite(row: Method) -> None:
-    """Tasks of unequal size, one of a single class, a single task, another image size, one channel."""
-    for stream in (make_stream((2, 1, 3)), make_stream((3,)), make_stream((2, 2), size=20, channels=1)):
+    """Tasks of unequal size, one of a single class, a single task, another size, one channel, a class that returns."""
+    returning = make_stream((2, 1), repeats=1)
+    if row.learner.one_unit_per_class:
+        returning = returning.with_one_unit_per_class()
+    for stream in (make_stream((2, 1, 3)), make_stream((3,)), make_stream((2, 2), size=20, channels=1), returning):
         learner = build(row, stream)
         record = teach(learner, stream).record
-        num_units = sum(task.info.num_classes for task in stream.tasks)
+        num_units = sum(stream.new_units())
         images = stream.tasks[0].test.take(torch.arange(4))[0].to(next(learner.parameters()).device)
         with torch.no_grad():
             scores = learner.eval().scores(stream.pixels.normalise(images))

@@ -28,15 +28,21 @@ EPOCHS = 2
 
 
 def make_stream(
-    sizes: Sequence[int] = (2, 2), per_class: int = 10, size: int = 16, channels: int = 3, seed: int = 0
+    sizes: Sequence[int] = (2, 2),
+    per_class: int = 10,
+    size: int = 16,
+    channels: int = 3,
+    seed: int = 0,
+    repeats: int = 0,
 ) -> Stream:
-    """Random images whose brightness tells the class, in tasks of the given sizes."""
+    """Random images whose brightness tells the class, in tasks of the given sizes; the last one repeats some."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(sum(sizes)).repeat_interleave(per_class)
     noise = torch.randint(0, 60, (len(labels), channels, size, size), generator=generator)
     images = (noise + (labels * 180 // max(sum(sizes) - 1, 1))[:, None, None, None]).to(torch.uint8)
     names = [str(label) for label in range(sum(sizes))]
     tasks = [names[sum(sizes[:t]) : sum(sizes[: t + 1])] for t in range(len(sizes))]
+    tasks[-1] += names[:repeats]
     return stream_from_tensors(images, labels, images.flip(0), labels.flip(0), tasks=tasks, crop_padding=2)
 
 
