@@ -111,7 +111,9 @@ def test_a_task_is_confused_25_points_below_its_accuracy_with_the_task_known(
     check = TaskCheck("may", within, across, None, "learned last", num_images, is_newest=True)
     report = CheckReport([check], [], Gate())
     assert [objection.task for objection in report.objections] == ["may"] * is_confused
-    assert (check.to_json()["is_confused"], report.to_json()["passed"]) == (is_confused, not is_confused)
+    shown = report.to_json()
+    assert (shown["tasks"][0]["is_confused"], shown["passed"]) == (is_confused, not is_confused)
+    assert CheckReport([check], [], Gate(max_confusion=26.0)).objections == []
 
 
 def test_a_confused_task_fails_the_check(tmp_path: Path) -> None:
@@ -130,6 +132,7 @@ def test_a_confused_task_fails_the_check(tmp_path: Path) -> None:
     report = json.loads(recollect("check", model, tests, "--device", "cpu", "--json").stdout)
     assert (report["passed"], report["tasks"][0]["is_confused"]) == (False, True)
     assert report["confusions"][0]["true_class"] == "2"
+    assert recollect("check", model, tests, "--device", "cpu", "--max-confusion", "100").returncode == 0
     assert len(report["wrong"]) == sum(pair["num_images"] for pair in report["confusions"])
 
 

@@ -13,7 +13,7 @@ from recollect.core.identity import Anchored, Rule
 from recollect.deploy.calibration import fit_temperature
 from recollect.deploy.data import read_images, read_labelled
 from recollect.deploy.inspection import measure_shift
-from recollect.deploy.stages import LearnPlan
+from recollect.deploy.stages import LearnPlan, Stages
 from recollect.errors import UserError
 from tests.deploy.support import (
     digits,
@@ -120,5 +120,7 @@ def test_the_estimated_time_is_seconds_times_images_times_epochs(
     monkeypatch.setattr("recollect.cli.rendering.model.seconds_an_image", lambda *_: 0.5)
     settings = make_classifier(epochs=10).settings
     for num_learned, minutes in ((0, 14), (1, 20)):  # 120 images, 10 epochs, times 1.4 and 2.0 for both stages
-        print_estimate(Console(), LearnPlan(settings, {"cat": 120}, num_learned, adapts=True), "cpu", 1)
+        print_estimate(Console(), LearnPlan(settings, {"cat": 120}, num_learned, Stages(True, True)), "cpu", 1)
         assert f"Up to about {minutes} minutes" in capsys.readouterr().out
+    print_estimate(Console(), LearnPlan(settings, {"cat": 120}, 0, Stages(True, True, seconds=180.0)), "cpu", 1)
+    assert "Up to about 3 minutes" in capsys.readouterr().out

@@ -63,7 +63,10 @@ def test_adaptation_makes_a_second_version_of_the_task(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     learn(folder)
     first = learn(folder, "june")
-    assert learn(folder, "june", adapt=True, force=True).model.tasks[-1].unadapted == (
+    for minutes, adapt in ((0.0, None), (5.0, False)):
+        with pytest.raises(UserError, match="minutes is the time for adaptation"):
+            learn(folder, "june", minutes=minutes, adapt=adapt)
+    assert learn(folder, "june", minutes=5.0, force=True).model.tasks[-1].unadapted == (
         first.model.tasks[-1].accuracy,
         first.model.tasks[-1].across,
     )

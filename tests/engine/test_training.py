@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from tests.support import is_trained, make_learner, make_stream, teach
+from tests.support import Recorder, is_trained, make_learner, make_stream, teach
 from torch import nn
 
 from recollect.engine import Engine, Runtime, Training
@@ -15,7 +17,7 @@ from recollect.engine.evaluation import evaluate
 from recollect.errors import UserError
 from recollect.methods import methods
 from recollect.nets.resnet import ResNet18
-from recollect.streams import Batch
+from recollect.streams import Batch, Stream
 
 NAMES = sorted(methods())
 
@@ -126,3 +128,24 @@ def test_only_the_modules_of_a_phase_are_in_training_mode() -> None:
     learner.phases = spying  # type: ignore[method-assign]
     teach(learner, stream)
     assert set(seen) == {("fit", True), ("retrospect", False)}
+
+
+def test_a_phase_ends_before_the_epoch_that_would_exceed_its_time(
+    tiny: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every look at the clock is a second after the last; one epoch takes the same number of looks as the others."""
+    looks = itertools.count()
+    monkeypatch.setattr("recollect.engine.fit.perf_counter", lambda: float(next(looks)))
+    recorder = Recorder()
+    learner = make_learner("finetune", tiny, epochs=50)
+    learner.setup = replace(learner.setup, schedule=replace(learner.setup.schedule, seconds=100.0))
+    teach(learner, tiny, observer=recorder)
+    epochs = [fields for kind, fields in recorder.events if kind == "epoch"]
+    first_task = [fields["seconds"] for fields in epochs if fields["phase"].startswith("task 1")]
+    assert 1 < len(first_task) < 50
+    assert sum(first_task) <= 100 < sum(first_task) + first_task[-1]
+    learner = make_learner("finetune", tiny, epochs=3)
+    learner.setup = replace(learner.setup, schedule=replace(learner.setup.schedule, seconds=0.001))
+    recorder = Recorder()
+    teach(learner, tiny, observer=recorder)
+    assert sum(kind == "epoch" for kind, _ in recorder.events) == len(tiny.tasks)

@@ -20,7 +20,7 @@ from recollect.deploy.confusion import (
     measure_accuracy,
 )
 from recollect.deploy.data import Labelled, read_labelled
-from recollect.deploy.measuring import is_confused
+from recollect.deploy.measuring import MAX_CONFUSION, is_confused
 from recollect.deploy.model import Model
 from recollect.deploy.names import check_task_name
 from recollect.deploy.reader import Reader
@@ -56,13 +56,8 @@ class TaskCheck:
         """Percentage points lost since the earlier measurement."""
         return None if self.before is None else self.before - (self.across if self.of_one_class else self.within)
 
-    @property
-    def is_confused(self) -> bool:
-        """Whether many of its images are taken for classes of other tasks."""
-        return is_confused(self.within, self.across + TOLERANCE, self.num_images)
-
     def to_json(self) -> dict[str, Any]:
-        return vars(self) | {"forgetting": self.forgetting, "is_confused": self.is_confused}
+        return vars(self) | {"forgetting": self.forgetting}
 
 
 class Objection(NamedTuple):
@@ -77,18 +72,24 @@ class Gate:
     """What every task must fulfil for a model to pass.
 
     >>> Gate(max_forgetting=2.0, min_accuracy=80.0)
-    Gate(max_forgetting=2.0, min_accuracy=80.0)
+    Gate(max_forgetting=2.0, min_accuracy=80.0, max_confusion=25.0)
     """
 
     max_forgetting: float | None = None
     """Percentage points that a task may have lost."""
     min_accuracy: float | None = None
     """Percent of a task's images that must be classified correctly over all classes."""
+    max_confusion: float = MAX_CONFUSION
+    """Points by which a task's accuracy over all classes may be below that with the task known; 100 allows all."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value is not None and not -100 <= value <= 100:
                 raise UserError(f"{name} is a number from -100 to 100, got {value}")
+
+    def is_confused(self, check: TaskCheck) -> bool:
+        """Whether many images of a task are taken for classes of other tasks."""
+        return is_confused(check.within, check.across + TOLERANCE, check.num_images, self.max_confusion)
 
     def objections(self, check: TaskCheck) -> Iterator[Objection]:
         """Why a task does not pass; nothing if it does."""
@@ -123,7 +124,7 @@ class CheckReport:
                 f"{check.within:.1f} % with the task known",
             )
             for check in self.tasks
-            if check.is_confused
+            if self.gate.is_confused(check)
         ]
 
     @property
@@ -146,7 +147,7 @@ class CheckReport:
         return {
             "passed": not self.objections,
             "objections": [{"task": objection.task, "why": objection.reason} for objection in self.objections],
-            "tasks": [check.to_json() for check in self.tasks],
+            "tasks": [check.to_json() | {"is_confused": self.gate.is_confused(check)} for check in self.tasks],
             "untested": self.untested,
             **self.details.to_json(),
         }

@@ -154,6 +154,7 @@ class ContinualClassifier:
         task: str,
         *,
         adapt: bool | None = None,
+        minutes: float | None = None,
         force: bool = False,
         work: str | Path | None = None,
         observer: Observer | None = None,
@@ -167,6 +168,7 @@ class ContinualClassifier:
 
         A pretrained backbone is read as it is; with `adapt` it is trained on the task too, and the result kept if
         validation images say that it is not worse, or with `force`. Others are trained unless `adapt` is False.
+        `minutes` adapts too, and ends the training before the epoch that would take longer.
 
         With `work`, a folder for checkpoints, the same call resumes an interrupted one. `ModelStore.learn` learns in a
         model folder, with its lock and checkpoints.
@@ -176,7 +178,7 @@ class ContinualClassifier:
             settings = complete_settings(settings, data, self._module)
         labelled = data if isinstance(data, Labelled) else read_labelled(data, settings.image_size)
         runtime = Runtime.choose(self._device, settings.precision)
-        stages = choose_stages(settings, adapt, self._module, is_first=self._model is None)
+        stages = choose_stages(settings, adapt, minutes, self._module, is_first=self._model is None)
         with tempfile.TemporaryDirectory() as folder:
             checkpoints = Path(work or Path(folder) / "work")
             learned = learn_in_stages(

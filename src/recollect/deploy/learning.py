@@ -56,10 +56,12 @@ def learn_task(
     checkpoint_seconds: float = 300.0,
     observer: Observer | None = None,
     heed_signals: bool = False,
+    seconds: float = 0.0,
 ) -> Model:
     """The model after one more task; an interrupted learn of the same data resumes from its checkpoints in `work`.
 
-    Without `adapt` the backbone stays as it is, and the task gets a head and statistics of its features.
+    Without `adapt` the backbone stays as it is, and the task gets a head and statistics of its features. `seconds`
+    limits the time for training; 0 is no limit. It is no part of what makes two learns the same.
     """
     started = perf_counter()
     name = check_task_name(name)
@@ -78,6 +80,7 @@ def learn_task(
     else:
         learner, before = restore_learner(model, runtime, backbone, settings.patience), model
     learner.adapts = adapt
+    learner.setup = replace(learner.setup, schedule=replace(learner.setup.schedule, seconds=seconds))
     pixels = make_pixels(before)
     images, _ = validation.take(torch.arange(len(validation)))
     features_before = compute_features(learner, images, pixels, full_precision) if past and adapt else None

@@ -66,9 +66,9 @@ def _warn_if_not_learned(task: LearnedTask, num_images: int) -> None:
         )
 
 
-def is_confused(known: float, unknown: float, num_images: int) -> bool:
+def is_confused(known: float, unknown: float, num_images: int, most: float = MAX_CONFUSION) -> bool:
     """Whether many images of a task are classified correctly only with the task known, by accuracies in percent."""
-    return num_images >= MIN_IMAGES and unknown < known - MAX_CONFUSION
+    return num_images >= MIN_IMAGES and unknown < known - most
 
 
 def _warn_if_confused(task: LearnedTask, num_images: int) -> None:

@@ -37,6 +37,8 @@ class Stages(NamedTuple):
 
     frozen: bool
     adapted: bool
+    seconds: float = 0.0
+    """Time for adaptation; 0 is no limit."""
 
 
 class LearnPlan(NamedTuple):
@@ -47,8 +49,7 @@ class LearnPlan(NamedTuple):
     """Per class."""
     num_learned: int
     """Tasks that the model has learned before."""
-    adapts: bool
-    """Whether the backbone is trained."""
+    stages: Stages
 
 
 class LearnResult(NamedTuple):
@@ -73,9 +74,12 @@ def complete_settings(settings: Settings, data: Any, backbone: nn.Module | None 
 
 
 def choose_stages(
-    settings: Settings, adapt: bool | None, backbone: nn.Module | None = None, *, is_first: bool
+    settings: Settings, adapt: bool | None, minutes: float | None, backbone: nn.Module | None, *, is_first: bool
 ) -> Stages:
     """Pretrained backbones are read as they are and adapted on request; others are trained unless asked not to."""
+    if minutes is not None and not (0 < minutes < float("inf") and adapt is not False):
+        raise UserError(f"minutes is the time for adaptation, a positive number; got {minutes} with adapt={adapt}")
+    adapt = True if minutes is not None else adapt
     pretrained = is_pretrained(settings, backbone)
     if adapt is False and is_first and not pretrained:
         raise UserError(
@@ -83,7 +87,7 @@ def choose_stages(
             "first task with adapt=True, or choose a pretrained backbone"
         )
     adapted = not pretrained if adapt is None else adapt
-    return Stages(frozen=pretrained or not adapted, adapted=adapted)
+    return Stages(frozen=pretrained or not adapted, adapted=adapted, seconds=60 * (minutes or 0.0))
 
 
 def learn_in_stages(
@@ -108,7 +112,7 @@ def learn_in_stages(
     def learn(*, adapt: bool) -> Model:
         return learn_task(
             before, settings, data, name, runtime, work, backbone, adapt=adapt, observer=observer,
-            heed_signals=heed_signals, checkpoint_seconds=checkpoint_seconds,
+            heed_signals=heed_signals, checkpoint_seconds=checkpoint_seconds, seconds=stages.seconds,
         )  # fmt: skip
 
     if stages.frozen and frozen is None:

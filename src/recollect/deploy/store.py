@@ -117,6 +117,7 @@ class ModelStore:
         settings: Settings | None = None,
         *,
         adapt: bool | None = None,
+        minutes: float | None = None,
         force: bool = False,
         strict: bool = False,
         backbone: nn.Module | None = None,
@@ -133,13 +134,13 @@ class ModelStore:
         The first learn creates the model, with `settings` if they are given. An interrupted learn resumes from its last
         checkpoint; one that had finished only makes its version the current one.
 
-        A pretrained backbone is read as it is, so the first version of a task is there within seconds. With `adapt` the
-        backbone is then trained on the task too, which makes a second version; it is kept if validation images say that
-        it is not worse, or with `force`. `adapt=True` also adapts the newest task afterwards, given the same images.
+        A pretrained backbone is read as it is, so the first version of a task is there within seconds. With `adapt` or
+        `minutes`, which limits the time, the backbone is then trained on the task too. This makes a second version; it
+        is kept if it is not worse on validation images, or with `force`. The newest task can be adapted afterwards.
         """
         task = check_task_name(task)
         with lock_model(self.folder, wait=wait):
-            model, is_saved = self._open(task, settings, adapts=bool(adapt))
+            model, is_saved = self._open(task, settings, adapts=bool(adapt) or minutes is not None)
             if model is not None:
                 settings = model.settings
             else:
@@ -149,14 +150,14 @@ class ModelStore:
             if not isinstance(data, Labelled):
                 data = read_labelled(images, settings.image_size, progress, strict=strict)
             before = self._model_before() if is_saved else model
-            stages = choose_stages(settings, adapt, backbone, is_first=before is None)
+            stages = choose_stages(settings, adapt, minutes, backbone, is_first=before is None)
             frozen, adapted = (identify_learn(settings, before, data, task, backbone, adapt=on) for on in (False, True))
             if self._finish(adapted) or (not stages.adapted and self._finish(frozen)):
                 return LearnResult(self.load(), was_learned=True)
             is_frozen = is_saved and model is not None and model.tasks[-1].learn == frozen
             if (is_saved and not is_frozen) or (model is None and self.versions()):
                 self._refuse(task)
-            before_training(LearnPlan(settings, data.count(), len(before.tasks) if before else 0, stages.adapted))
+            before_training(LearnPlan(settings, data.count(), len(before.tasks) if before else 0, stages))
             learned = learn_in_stages(
                 before, settings, data, task, Runtime.choose(device, settings.precision), self._unfinished, backbone,
                 stages, frozen=model if is_frozen else None, after_frozen=self._save, force=force,

@@ -54,6 +54,7 @@ class Fit:
         self.update = Optimiser(learner, phase, plateau, self.num_steps, runtime.device, runtime.world)
         self.epoch = 0
         self._best, self._since_best = math.inf, 0
+        self._seconds, self._epoch_seconds = 0.0, 0.0
         self._best_weights: list[Tensor] = []
         self._train_cache: FeatureCache | None = None
         self._validation_cache: FeatureCache | None = None
@@ -71,7 +72,7 @@ class Fit:
         self._prepare(observer)
         observer.phase(self.title, self.phase.schedule.epochs * len(self.train))
         observer.advance(self.epoch * len(self.train) + min(self.step * self.training.batch_size, len(self.train)))
-        while self.epoch < self.phase.schedule.epochs and not self._has_stalled():
+        while self.epoch < self.phase.schedule.epochs and not self._has_stalled() and not self._is_out_of_time():
             started = perf_counter()
             try:
                 loss = self._epoch(observer, after_step)
@@ -83,6 +84,8 @@ class Fit:
             self._watch(total)
             rates = self.update.end_epoch(losses)
             self.epoch += 1
+            self._epoch_seconds = perf_counter() - started
+            self._seconds += self._epoch_seconds
             observer.report(loss, accuracy)
             observer.event(
                 "epoch",
@@ -92,7 +95,7 @@ class Fit:
                 validation=losses,
                 accuracy=accuracy,
                 learning_rate=rates,
-                seconds=perf_counter() - started,
+                seconds=self._epoch_seconds,
             )
         if self._best_weights:
             for weight, best in zip(self._weights(), self._best_weights, strict=True):
@@ -114,6 +117,11 @@ class Fit:
     def _has_stalled(self) -> bool:
         """Whether the validation loss has not improved for `patience` epochs."""
         return 0 < self.phase.schedule.patience <= self._since_best
+
+    def _is_out_of_time(self) -> bool:
+        """Whether another epoch like the last one would exceed the phase's time."""
+        limit = self.phase.schedule.seconds
+        return 0 < limit < self._seconds + self._epoch_seconds and self.epoch > 0
 
     @torch.no_grad()
     def _prepare(self, observer: Observer) -> None:
@@ -227,7 +235,8 @@ class Fit:
         tensors, values = self.update.state()
         tensors |= {f"best.{index}": tensor for index, tensor in enumerate(self._best_weights)}
         best = None if math.isinf(self._best) else self._best
-        return tensors, {"epoch": self.epoch, "update": values, "best": best, "since_best": self._since_best}
+        watch = {"best": best, "since_best": self._since_best, "seconds": self._seconds}
+        return tensors, {"epoch": self.epoch, "update": values, **watch}
 
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Stand where `state` was taken."""
@@ -236,6 +245,7 @@ class Fit:
             raise ValueError(f"epoch {self.epoch} of {self.phase.schedule.epochs}")
         self._best = math.inf if values["best"] is None else float(values["best"])
         self._since_best = int(values["since_best"])
+        self._seconds = float(values.get("seconds", 0.0))
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith("best.")}
         weights = self._weights() if len(own) < len(tensors) else []
         self._best_weights = [tensors[f"best.{index}"].to(tensor.device) for index, tensor in enumerate(weights)]

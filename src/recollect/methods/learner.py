@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
@@ -33,6 +33,12 @@ class Schedule:
     learning_rate: float
     patience: int = 0
     """A phase ends early after so many epochs without a better validation loss, with the best weights; 0 is never."""
+    seconds: float = 0.0
+    """Time for it; it ends before the epoch that would exceed that, after one at least. 0 is no limit."""
+
+    def part(self, share: float) -> Schedule:
+        """The schedule with a share of its time."""
+        return replace(self, seconds=share * self.seconds)
 
 
 @dataclass(frozen=True)

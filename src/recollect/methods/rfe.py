@@ -31,7 +31,6 @@ from recollect.methods.learner import (
     Parameters,
     Phase,
     Reader,
-    Schedule,
     Scores,
     Setup,
     Update,
@@ -41,6 +40,8 @@ from recollect.methods.learner import (
 )
 from recollect.nets import Network
 from recollect.streams import Batch, TaskData, TaskInfo
+
+FIT_SHARE = 0.7  # of a task's time, if that is limited
 
 
 class RFELearner(Learner[RFEConfig]):
@@ -147,7 +148,7 @@ class RFELearner(Learner[RFEConfig]):
             return Validation({"classifier": F.cross_entropy(logits, y)}, num_correct(logits, y))
 
         awake = [head] if self.is_gentle else [backbone, head]
-        return Phase("fit", {"classifier": trained}, step, validate, self.setup.schedule, awake)
+        return Phase("fit", {"classifier": trained}, step, validate, self.setup.schedule.part(FIT_SHARE), awake)
 
     def _retrospect(self, task: TaskInfo, groups: dict[str, list[torch.nn.Parameter]]) -> Phase:
         """Stage 2: h_{t+1} and r_t in one pass over the data, f_t frozen; each group has its own plateau."""
@@ -172,7 +173,8 @@ class RFELearner(Learner[RFEConfig]):
             update(loss)
 
         epochs = self.config.retrospect_epochs or self.setup.schedule.epochs
-        schedule = Schedule(epochs, self.config.retrospect_learning_rate, self.setup.schedule.patience)
+        rate = self.config.retrospect_learning_rate
+        schedule = replace(self.setup.schedule.part(1 - FIT_SHARE), epochs=epochs, learning_rate=rate)
         return Phase("retrospect", groups, step, lambda batch: Validation(losses(batch)), schedule, [self.rfe], cached)
 
     def _frozen_backbones(self) -> CachedFunctions:

@@ -17,6 +17,7 @@ def learn(
     *,
     task: str,
     adapt: Annotated[bool | None, Parameter(negative="--no-adapt")] = None,
+    minutes: float | None = None,
     force: Flag = False,
     strict: Flag = False,
     backbone: str | None = None,
@@ -46,6 +47,9 @@ def learn(
         Also train a pretrained backbone on the images: minutes instead of seconds, and often more accurate. The result
         is kept if it classifies validation images at least as well. Backbones without pretrained weights are always
         trained, unless --no-adapt.
+    minutes
+        Adapt as --adapt does, for about this long: training ends before the epoch that would take longer, after one
+        epoch at least.
     force
         Keep the adapted model even if validation images say that it is worse.
     strict
@@ -104,8 +108,8 @@ def learn(
 
         def learn_with(settings: Settings | None) -> LearnResult:
             return store.learn(
-                images, task, settings, adapt=adapt, force=force, strict=strict, device=device, observer=progress,
-                progress=progress.track_files,
+                images, task, settings, adapt=adapt, minutes=minutes, force=force, strict=strict, device=device,
+                observer=progress, progress=progress.track_files,
                 before_training=lambda plan: print_estimate(console, plan, device, threads), heed_signals=True,
                 checkpoint_seconds=checkpoint_every, wait=wait,
             )  # fmt: skip

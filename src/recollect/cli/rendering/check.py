@@ -36,7 +36,7 @@ def print_check(console: Console, report: CheckReport) -> None:
     _print_details(console, report.details)
     for task, reason in report.objections:
         console.print(f"[bold red]{escape(task)}[/] {reason}.")
-    if any(check.is_confused for check in report.tasks):
+    if any(report.gate.is_confused(check) for check in report.tasks):
         console.print("Give --task where the task is known, or learn with more images or a pretrained backbone.")
     worst = report.largest_ungated_loss
     if worst is not None:

@@ -45,7 +45,9 @@ class LearningProgress(ProgressBar):
 def print_estimate(console: Console, plan: LearnPlan, device: str, threads: int) -> None:
     """The images per class and about how long learning them will take."""
     listed = ", ".join(f"{escape(name)} {number}" for name, number in plan.num_images.items())
-    duration = f" Up to about [bold]{_estimate_minutes(plan, device, threads)} minutes[/]." if plan.adapts else ""
+    duration = (
+        f" Up to about [bold]{_estimate_minutes(plan, device, threads)} minutes[/]." if plan.stages.adapted else ""
+    )
     console.print(f"{sum(plan.num_images.values())} images: {listed}.{duration}")
 
 
@@ -56,6 +58,8 @@ def _estimate_minutes(plan: LearnPlan, device: str, threads: int) -> str:
     seconds = seconds_an_image(settings.backbone, settings.backbone_options, shape, runtime, settings.batch_size)
     cost = LATER_TASK_COST if plan.num_learned else FIRST_TASK_COST
     minutes = cost * seconds * sum(plan.num_images.values()) * settings.epochs / 60
+    if plan.stages.seconds:
+        minutes = min(minutes, plan.stages.seconds / 60)
     return f"{minutes:.0f}" if minutes >= 2 else f"{max(minutes, 0.1):.1f}"
 
 
