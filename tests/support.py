@@ -163,10 +163,10 @@ def warm(learner: Learner[Any], stream: Stream, num_tasks: int) -> Engine:
     return teach(learner, part)
 
 
-def recollect(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def recollect(*arguments: object, cwd: Path | None = None, encoding: str = "utf-8") -> subprocess.CompletedProcess[str]:
     """Run a command line in this process, which saves the seconds that importing torch takes."""
     command = ["recollect", *map(str, arguments)]
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2))
     code = 0
     with (
         chdir(cwd) if cwd else nullcontext(),
@@ -179,7 +179,7 @@ def recollect(*arguments: object, cwd: Path | None = None) -> subprocess.Complet
             main()
         except SystemExit as ended:
             code = int(ended.code or 0)
-    stdout, stderr = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
+    stdout, stderr = (stream.buffer.getvalue().decode(encoding) for stream in (out, err))  # type: ignore[attr-defined]
     return subprocess.CompletedProcess(command, code, stdout, stderr)
 
 

@@ -17,8 +17,8 @@ def offer(memory: Memory, values: torch.Tensor, rng: torch.Generator, task: int 
 
 
 def test_the_reservoir_is_uniform() -> None:
-    """300 samples in batches of 7 offered to 30 slots, 600 times: each is held with probability 0.1."""
-    trials, num, capacity = 600, 300, 30
+    """300 samples in batches of 7 offered to 30 slots, 300 times: each is held with probability 0.1."""
+    trials, num, capacity = 300, 300, 30
     held = torch.zeros(num)
     pairs = torch.zeros(2)
     for trial in range(trials):
@@ -113,7 +113,7 @@ def test_a_memory_without_capacity_is_refused() -> None:
 @pytest.mark.parametrize("num", [2, 3, 5])
 def test_a_reservoir_of_one_holds_each_of_a_few_equally_often(num: int) -> None:
     """Where an error of one in the count shows most: the newest of n is held in 1/n of the trials."""
-    trials = 4000
+    trials = 2000
     held = torch.zeros(num)
     for trial in range(trials):
         memory = Memory(1, (1, 2, 2))

@@ -19,6 +19,7 @@ from recollect.deploy.prediction import predict_chunks
 from recollect.rng import Key
 
 MONTHS = {"may": ("0", "1"), "june": ("2", "3"), "july": ("1", "4")}
+SIZE = 16  # pixels of the digits that these models learn
 SMALL: dict[str, Any] = {"image_size": 32, "epochs": 1, "device": "cpu", "precision": "fp32"}
 LEARN = ("--backbone", "convnet", "--image-size", "32", "--epochs", "1", "--device", "cpu")
 
@@ -67,7 +68,7 @@ def validation_rows(labels: torch.Tensor, task: int) -> torch.Tensor:
 
 def make_classifier(**options: Any) -> ContinualClassifier:
     """A classifier that learns digits well within seconds."""
-    defaults = {"backbone": "convnet", "image_size": 32, "epochs": 8, "learning_rate": 2e-3, "flip": False}
+    defaults = {"backbone": "convnet", "image_size": SIZE, "epochs": 8, "learning_rate": 2e-3, "flip": False}
     return ContinualClassifier(**(defaults | {"precision": "fp32", "device": "cpu"} | options))
 
 
@@ -81,7 +82,7 @@ def train_model(*tasks: str, **options: Any) -> ContinualClassifier:
 
 def learn_command(model: Path, images: Path, task: str, *more: str) -> list[str]:
     """The arguments of `recollect learn`, with which digits are learned well within seconds."""
-    new = ["--backbone", "convnet", "--image-size", "32", "--epochs", "6", "--no-mirror", "--precision", "fp32"]
+    new = ["--backbone", "convnet", "--image-size", str(SIZE), "--epochs", "6", "--no-mirror", "--precision", "fp32"]
     options = new if task == "may" else []
     return ["learn", str(model), str(images), "--task", task, "--threads", "1", *options, *more]
 

@@ -16,6 +16,7 @@ from recollect.deploy.inspection import measure_shift
 from recollect.deploy.stages import LearnPlan, Stages
 from recollect.errors import UserError
 from tests.deploy.support import (
+    SIZE,
     digits,
     make_classifier,
     random_images,
@@ -27,7 +28,7 @@ Months = tuple[ContinualClassifier, ContinualClassifier]
 
 
 def validation_images(task: str, number: int) -> tuple[torch.Tensor, list[str]]:
-    data = read_labelled(digits(task), 32)
+    data = read_labelled(digits(task), SIZE)
     rows = validation_rows(data.labels, number)
     return data.images[rows], [data.class_names[label] for label in data.labels[rows].tolist()]
 
@@ -99,7 +100,7 @@ def test_predictions_within_a_task_rank_classes_as_over_all(months: Months) -> N
     may, june = months
     x, _ = digits("may", test=True)
     assert may.predict(x, task="may").tolist() == may.predict(x).tolist()  # the only task
-    over_all = june.reader.outputs(read_images(x, 32)).across[:, :2]
+    over_all = june.reader.outputs(read_images(x, SIZE)).across[:, :2]
     assert june.predict(x, task="may").tolist() == june.classes_[over_all.argmax(1)].tolist()
 
 

@@ -19,7 +19,6 @@ from recollect.errors import UserError
 PROCESSORS: dict[str, dict[str, str]] = {
     "as it is": {},
     "oneDNN with AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
-    "ATen with AVX2": {"ATEN_CPU_CAPABILITY": "avx2"},
     "both with AVX2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
 }
 HEAP_CHECKER = Path("/usr/lib/x86_64-linux-gnu/libc_malloc_debug.so")

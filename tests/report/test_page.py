@@ -95,6 +95,7 @@ def test_the_page_names_dates_commits_commands_and_unused_results(open_page: Any
     page.locator("#tables summary:visible", has_text=re.compile("^Runs$")).click()
     assert "recollect run" in page.locator("#tables details[open]").last.text_content()
     assert "The chain cost rfe 1.0 points here" in page.locator(".note:visible").text_content()
+    assert page.locator(".answer:visible .dim").text_content() == "Scenario: class-incremental."
 
 
 def test_methods_experiments_and_metrics_can_be_chosen(open_page: Any, address: str) -> None:

@@ -12,9 +12,10 @@ from recollect.engine import Runtime
 from recollect.engine.evaluation import evaluate
 from recollect.errors import UserError
 from recollect.methods import Scores
+from recollect.report.scenario import scenario
 from recollect.rng import Key
 from recollect.runs import RunConfig, resolve
-from recollect.streams import Split, Stream, StreamOptions, open_stream, scenario, stream_from_tensors
+from recollect.streams import Split, Stream, StreamOptions, open_stream, stream_from_tensors
 from recollect.streams.shifts import shifted
 
 

@@ -73,9 +73,10 @@ def _units(learner: Learner[Any], tasks: Sequence[Task]) -> tuple[Tensor, Tensor
     class_of_unit, numbers = -1 - torch.arange(mask.shape[1]), dict[str, int]()
     for row, task in enumerate(tasks):
         own = network.units(task.info.index)
-        units = list(range(own.start, own.stop)) if task.info.units is None else list(task.info.units)
+        units = torch.arange(own.start, own.stop) if task.info.units is None else torch.tensor(task.info.units)
+        classes = [numbers.setdefault(name, len(numbers)) for name in task.info.class_names]
         mask[row, units] = True
-        class_of_unit[units] = torch.tensor([numbers.setdefault(name, len(numbers)) for name in task.info.class_names])
+        class_of_unit[units] = torch.tensor(classes, dtype=torch.int64)
     device = network.task_of_unit.device
     return mask.to(device), class_of_unit.to(device)
 

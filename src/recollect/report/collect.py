@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recollect.report.defaults import earlier_defaults, non_default_options
+from recollect.report.scenario import CLASS_INCREMENTAL, scenario
 from recollect.report.style import order_of
-from recollect.streams import CLASS_INCREMENTAL, scenario
 
 Result = Mapping[str, Any]
 SHARED = ("stream", "backbone", "training")

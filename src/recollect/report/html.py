@@ -78,7 +78,7 @@ def _answer(index: int, experiment: Experiment, summary: Sheet) -> str:
     for variant, text in chain_costs(experiment.variants):
         labels = escape_html(json.dumps([variant.full_label]))
         parts.append(f'<p class="note" data-variants="{labels}">{_emphasise(text)}</p>')
-    parts.append(f'<p class="note">Scenario: {escape_html(experiment.scenario)}.</p>')
+    parts.append(f'<p class="dim">Scenario: {escape_html(experiment.scenario)}.</p>')
     return f'<section class="answer" data-experiment="{index}" aria-label="Answer">{"".join(parts)}</section>'
 
 

@@ -4,11 +4,10 @@ from recollect.streams.batch import Batch, Samples, TaskData, augment
 from recollect.streams.build import build_stream, open_stream, stream_from_tensors, streams
 from recollect.streams.images import ImageOptions
 from recollect.streams.pixels import Moves, Pixels
-from recollect.streams.protocol import CLASS_INCREMENTAL, Dataset, Protocol, Size, Source, StreamOptions, scenario
+from recollect.streams.protocol import Dataset, Protocol, Size, Source, StreamOptions
 from recollect.streams.split import Split, Stream, Task, TaskInfo, split_rows
 
 __all__ = [
-    "CLASS_INCREMENTAL",
     "Batch",
     "Dataset",
     "ImageOptions",
@@ -27,7 +26,6 @@ __all__ = [
     "augment",
     "build_stream",
     "open_stream",
-    "scenario",
     "split_rows",
     "stream_from_tensors",
     "streams",

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from recollect.errors import UserError
 
-CLASS_INCREMENTAL = "class-incremental"
 Shift = Literal["none", "rotated", "permuted", "coloured", "corrupted"]
 OMITTED: Mapping[str, bool] = {"omitted_at_default": True}
 """Marks an option that configs leave out at its default, so that those written before it existed keep their hash."""
@@ -74,20 +73,6 @@ class StreamOptions:
             )
         if self.blur and self.repeats:
             raise UserError("blur and repeats both bring classes back; choose one of them")
-
-
-def scenario(options: Mapping[str, Any]) -> str:
-    """What the literature calls a stream of such options, as configs have them."""
-    shift, tasks, blur, imbalance = (options.get(name) for name in ("shift", "tasks", "blur", "imbalance"))
-    kinds = [CLASS_INCREMENTAL if shift in (None, "none") else f"domain-incremental ({shift})"]
-    named = [str(name) for task in tasks for name in task] if isinstance(tasks, list) else []
-    if options.get("repeats") or len(set(named)) < len(named):
-        kinds.append("repeating classes")
-    if isinstance(blur, float) and blur:
-        kinds.append(f"blurry ({blur:.0%})")
-    if isinstance(imbalance, float) and imbalance != 1:
-        kinds.append(f"imbalanced ({imbalance:g} to 1)")
-    return ", ".join(kinds)
 
 
 @dataclass(frozen=True)
