@@ -1,17 +1,22 @@
-"""The examples of public names run as they are printed."""
+"""The examples of public names run as they are printed, and so do the scripts in examples/."""
 
 from __future__ import annotations
 
 import doctest
+import re
+import runpy
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import recollect
 from recollect.errors import UserError
 
+ROOT = Path(__file__).parents[1]
+SCRIPTS = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
 WITHOUT = {
     "Observer",
     "RunConfig",
@@ -39,3 +44,55 @@ def test_public_names_are_exported() -> None:
     names = [name for name in recollect.__all__ if name != "__version__"]
     assert [getattr(recollect, name).__name__ for name in names] == names
     assert import_module("recollect.errors").UserError is UserError
+
+
+@pytest.fixture
+def run_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a script of examples/ with a small number of epochs or tasks; its variables."""
+
+    def run(name: str, number: int) -> dict[str, Any]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", str(number)])
+        return runpy.run_path(str(SCRIPTS[name]), run_name="__main__")
+
+    return run
+
+
+def test_script_own_loop_runs_the_loop_of_readme(run_script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    theirs = iter(SCRIPTS["own_loop"].read_text(encoding="utf-8").splitlines())
+    for line in code.removesuffix("\n").splitlines()[:-1]:  # the last line shows how to go on
+        line = line.removesuffix("  # yours").replace("import RFE", "import RFE, open_stream")
+        assert line.startswith("tasks =") or line in theirs, f"not in own_loop.py: {line}"
+    variables = run_script("own_loop", 2)
+    assert len(variables["heads"]) == 2
+    accuracies = [float(text) for text in re.findall(r"([\d.]+) %", capsys.readouterr().out)]
+    assert len(accuracies) == 4
+    assert min(accuracies[1::2]) > 75  # with the chain
+
+
+def test_scripts_with_own_parts_train(run_script: Any) -> None:
+    variables = run_script("own_method", 1)
+    assert [len(row) for row in variables["record"].matrices["til"]] == [5] * 5
+    assert isinstance(variables["learner"].teacher, variables["Frozen"])
+    variables = run_script("own_backbone", 1)
+    assert variables["result"]["config"]["backbone"]["name"] == "own"
+    assert variables["result"]["parameters"]["inference"] > sum(p.numel() for p in variables["backbone"].parameters())
+    variables = run_script("own_stream", 1)
+    assert [task.info.num_classes for task in variables["stream"].tasks] == [4, 4, 2]
+    assert variables["result"]["memory"]["samples"] == 50
+
+
+def test_script_load_run_reads_features_of_old_tasks(run_script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    variables = run_script("load_run", 1)
+    assert len(variables["estimates"]) == 5
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.startswith(f"task {number}: ") for number, line in enumerate(lines, 1)] == [True] * 5
+    assert "differs from today's features by 0 %" in lines[-1]
+
+
+def test_scripts_are_short_and_all_are_run() -> None:
+    code = Path(__file__).read_text(encoding="utf-8")
+    assert all(f'run_script("{name}"' in code for name in SCRIPTS)
+    assert len(SCRIPTS) == 5
+    assert max(len(path.read_text(encoding="utf-8").splitlines()) for path in SCRIPTS.values()) <= 47
