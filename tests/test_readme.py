@@ -69,6 +69,21 @@ def test_the_examples_of_models_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert np.allclose(scope["probabilities"], model.predict_proba(["some.png"]), atol=1e-5)
 
 
+def test_snippets_of_the_python_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("recollect.report.write.draw_experiment", lambda *arguments: [])  # seconds; tested elsewhere
+    scope: dict[str, Any] = {}
+    for code in blocks((ROOT / "docs" / "python.md").read_text(encoding="utf-8"), "python"):
+        exec(compile(code, "python.md", "exec"), scope)
+    assert scope["failed"] == {}
+    assert scope["table"].shape == (4, 6)
+    assert scope["summary"]["accuracy"]["mean"].index.tolist() == [("er", 1e-3), ("er", 1e-2)]
+    assert scope["choice"].num_tried == 2
+    assert scope["paths"][0].read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert len(scope["estimates"]) == len(scope["matrix"]) == 2
+    assert len(scope["result"]["til"]["matrix"]) == 3
+
+
 def test_one_file_adds_a_method_a_stream_or_a_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples of CONTRIBUTING, put where it says."""
     codes = blocks((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), "python")
