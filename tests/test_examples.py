@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
+import json
 import re
 import runpy
 import sys
@@ -96,3 +98,24 @@ def test_scripts_are_short_and_all_are_run() -> None:
     assert all(f'run_script("{name}"' in code for name in SCRIPTS)
     assert len(SCRIPTS) == 5
     assert max(len(path.read_text(encoding="utf-8").splitlines()) for path in SCRIPTS.values()) <= 47
+
+
+def test_notebook_compiles_with_public_names_and_has_its_outputs() -> None:
+    path = ROOT / "examples" / "demo.ipynb"
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    tree = ast.parse("\n".join("".join(cell["source"]) for cell in cells), "demo.ipynb")
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "recollect"
+    }
+    assert {"load_run", "open_stream", "resolve", "run"} <= used <= set(recollect.__all__)
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert modules == {"matplotlib.pyplot", "recollect", "torch"}
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
+    (table,) = (text for output in outputs if "images kept" in (text := "".join(output.get("text", ""))))
+    assert [line.split()[0] for line in table.splitlines()[1:]] == ["finetune", "er", "fsa", "rfe-plus", "joint"]
+    assert not any(output["output_type"] == "error" for output in outputs)
+    assert path.stat().st_size < 100_000
