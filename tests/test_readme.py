@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+import recollect
 import recollect.methods
 import recollect.nets
 import recollect.streams
@@ -137,15 +139,38 @@ def test_every_method_has_a_page_or_is_on_one() -> None:
     assert all(re.search(rf"(^# .*\b{name}\b|`{name}`)", pages, re.MULTILINE) for name in methods())
 
 
-def test_links_point_to_existing_files() -> None:
-    num_links = 0
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_links_point_to_existing_files_and_headings() -> None:
+    num_links, num_anchors = 0, 0
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for target in re.findall(r"\]\(([^)#]+)\)", prose):
+        for target, anchor in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", prose):
             if "://" not in target:
                 num_links += 1
-                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+                file = page.parent / target if target else page
+                assert file.exists(), f"{page.name} links to {target}"
+                if anchor:
+                    num_anchors += 1
+                    assert anchor[1:] in anchors(file), f"{page.name} links to {target}{anchor}"
     assert num_links > 50
+    assert num_anchors > 10
+
+
+def test_the_api_page_has_every_public_name_once() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    names = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+    public = [f"{home}.{name}" for name, home in recollect._HOMES.items()]
+    assert len(names) == len(set(names))
+    assert set(public) <= set(names)
+    assert all(hasattr(import_module(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in names)
+    pages = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert all(str(path.relative_to(ROOT / "docs")) in pages for path in (ROOT / "docs").rglob("*.md"))
 
 
 def test_the_package_runs_as_a_module() -> None:
