@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -132,6 +133,20 @@ def test_the_first_screen_has_both_commands_and_they_exist() -> None:
         assert any(line.startswith(f"make {target} ") for line in first_screen)
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
     assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_source_archive_has_the_pages_that_readme_links_to() -> None:
+    manifest = [line.split() for line in (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()]
+    folders = {name for command, *names in manifest if command == "graft" for name in names}
+    files = {name for command, *names in manifest if command == "include" for name in names}
+    prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    targets = set(re.findall(r"\]\(([^):#]+)[^):]*\)", prose))
+    assert len(targets) > 15
+    assert {target for target in targets if target.split("/")[0] not in folders | files} == set()
+    assert all((ROOT / name).exists() for name in folders | files)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["urls"]["Paper"] in README
+    assert project["urls"]["Paper"] in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def test_every_method_has_a_page_or_is_on_one() -> None:
