@@ -7,7 +7,7 @@ from torch import nn
 
 from recollect import RFE, open_stream
 
-NUM_TASKS = int(sys.argv[1]) if sys.argv[1:] else 5
+NUM_TASKS, STEP = map(int, sys.argv[1:]) if sys.argv[1:] else (5, 4)  # train on every fourth image, to be quick
 
 
 def fit(parameters, loss):
@@ -25,7 +25,7 @@ def load(split, step=1):
 
 torch.manual_seed(0)
 stream = open_stream("split-digits")
-tasks = [load(task.train, step=8) for task in stream.tasks[:NUM_TASKS]]  # every eighth image, to be quick
+tasks = [load(task.train, STEP) for task in stream.tasks[:NUM_TASKS]]
 backbone = nn.Sequential(nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
 rfe, heads = RFE(feature_dim=64), []
 for x, y in tasks:  # images and labels of one task
