@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 TESTS_READY := $(VENV)/.ready-for-tests
+DOCS_READY := $(VENV)/.ready-for-docs
 INSTALL := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup demo test test-avx2 check bench results clean
+.PHONY: setup demo test test-avx2 check docs bench results clean
 
 setup: $(READY)
 
@@ -20,6 +21,10 @@ test-avx2: $(TESTS_READY)
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal \
 	  tests/core tests/nets tests/methods/test_conformance.py tests/deploy/test_export.py \
 	  -k "not resumes_mid and not scores_are and not memory_stays and not counts_its and not suite and not environment"
+
+# The documentation as a site, site/index.html; a broken link, anchor or API name is an error.
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 
 # Speed against a bare PyTorch loop: results/bench.json and docs/speed.md. DATA=folder adds Tiny ImageNet's memory.
 bench: $(READY)
@@ -40,8 +45,12 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 $(TESTS_READY): $(READY)
-	$(INSTALL) -e ".[dev,hub,efficientnet,ray,optuna,tensorboard,mlflow,onnx,serve]"
+	$(INSTALL) -e ".[dev,docs,hub,efficientnet,ray,optuna,tensorboard,mlflow,onnx,serve]"
+	touch $@ $(DOCS_READY)
+
+$(DOCS_READY): $(READY)
+	$(INSTALL) -e ".[docs]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache

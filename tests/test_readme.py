@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+import recollect
 import recollect.methods
 import recollect.nets
 import recollect.streams
@@ -37,7 +40,7 @@ def blocks(text: str, language: str) -> list[str]:
 def test_the_example_runs_and_is_short() -> None:
     (code,) = blocks(README, "python")
     scope: dict[str, object] = {}
-    exec(compile(code, "README.md", "exec"), scope)
+    exec(compile(code.replace("range(50)", "range(1)"), "README.md", "exec"), scope)  # own_loop.py trains as long
     assert scope["old_logits"].shape == (32, 2)  # type: ignore[attr-defined]
     loop = code[code.index("backbone =") :]
     assert len([line for line in loop.splitlines() if line.strip()]) <= 15
@@ -67,6 +70,21 @@ def test_the_examples_of_models_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert [scope["best"]] == model.predict(["some.png"]).tolist()
         assert np.array_equal(scope["pixels"][0], read_images(["some.png"], 32)[0])
         assert np.allclose(scope["probabilities"], model.predict_proba(["some.png"]), atol=1e-5)
+
+
+def test_snippets_of_the_python_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("recollect.report.write.draw_experiment", lambda *arguments: [])  # seconds; tested elsewhere
+    scope: dict[str, Any] = {}
+    for code in blocks((ROOT / "docs" / "python.md").read_text(encoding="utf-8"), "python"):
+        exec(compile(code, "python.md", "exec"), scope)
+    assert scope["failed"] == {}
+    assert scope["table"].shape == (4, 6)
+    assert scope["summary"]["accuracy"]["mean"].index.tolist() == [("er", 1e-3), ("er", 1e-2)]
+    assert scope["choice"].num_tried == 2
+    assert scope["paths"][0].read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert len(scope["estimates"]) == len(scope["matrix"]) == 2
+    assert len(scope["result"]["til"]["matrix"]) == 3
 
 
 def test_one_file_adds_a_method_a_stream_or_a_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,20 +135,58 @@ def test_the_first_screen_has_both_commands_and_they_exist() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
+def test_the_source_archive_has_the_pages_that_readme_links_to() -> None:
+    manifest = [line.split() for line in (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()]
+    folders = {name for command, *names in manifest if command == "graft" for name in names}
+    files = {name for command, *names in manifest if command == "include" for name in names}
+    prose = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    targets = set(re.findall(r"\]\(([^):#]+)[^):]*\)", prose))
+    assert len(targets) > 15
+    assert {target for target in targets if target.split("/")[0] not in folders | files} == set()
+    assert all((ROOT / name).exists() for name in folders | files)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["urls"]["Paper"] in README
+    assert project["urls"]["Paper"] in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
 def test_every_method_has_a_page_or_is_on_one() -> None:
     pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "methods").glob("*.md"))
     assert all(re.search(rf"(^# .*\b{name}\b|`{name}`)", pages, re.MULTILINE) for name in methods())
 
 
-def test_links_point_to_existing_files() -> None:
-    num_links = 0
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_links_point_to_existing_files_and_headings() -> None:
+    num_links, num_anchors = 0, 0
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for target in re.findall(r"\]\(([^)#]+)\)", prose):
+        for target, anchor in re.findall(r"\]\(([^)#]*)(#[^)]*)?\)", prose):
             if "://" not in target:
                 num_links += 1
-                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+                file = page.parent / target if target else page
+                assert file.exists(), f"{page.name} links to {target}"
+                if anchor:
+                    num_anchors += 1
+                    assert anchor[1:] in anchors(file), f"{page.name} links to {target}{anchor}"
     assert num_links > 50
+    assert num_anchors > 10
+
+
+def test_the_api_page_has_every_public_name_once() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    names = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+    objects = [getattr(import_module(home), name) for home, _, name in (name.rpartition(".") for name in names)]
+    assert len(names) == len(set(names))
+    assert {getattr(recollect, name) for name in recollect.__all__ if name != "__version__"} <= set(objects)
+    modules = [ROOT / "src" / f"{name.replace('.', '/')}.py" for name in names]
+    assert not any(path.exists() for path in modules)  # the site would show the module of the same name
+    pages = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert all(str(path.relative_to(ROOT / "docs")) in pages for path in (ROOT / "docs").rglob("*.md"))
 
 
 def test_the_package_runs_as_a_module() -> None:
