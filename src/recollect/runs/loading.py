@@ -34,10 +34,13 @@ class LoadedRun(NamedTuple):
     """None while the run is unfinished."""
 
 
-def load_run(folder: str | Path, data_root: str | Path | None = None) -> LoadedRun:
-    """Load a run's learner, stream and result; `data_root` replaces the data folder that the run was started with."""
+def load_run(folder: str | Path, data_root: str | Path | None = None, *, method: str | None = None) -> LoadedRun:
+    """Load a run's learner, stream and result; `data_root` replaces the data folder that the run was started with.
+
+    If the method is not registered but comes from a Python file, name that file again as `method`; it is run.
+    """
     folder = Path(folder)
-    config, remembered = read_run(folder)
+    config, remembered = read_run(folder, method)
     stream = open_stream(
         config.stream, config.stream_options, config.seed, Path(data_root) if data_root else remembered
     )

@@ -17,7 +17,7 @@ from torch import nn
 from recollect.distributed.world import SINGLE, join_world
 from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, catch_signals
 from recollect.errors import StoppedError, UserError
-from recollect.methods import Learner, Schedule, build_backbone, build_learner, methods
+from recollect.methods import Learner, Schedule, build_backbone, build_learner
 from recollect.metrics import summarise
 from recollect.rng import Key
 from recollect.runs.config import ConfigFile, RunConfig
@@ -36,7 +36,7 @@ def create_learner(config: RunConfig, stream: Stream, backbone: nn.Module | None
         backbone = build_backbone(config.backbone, config.backbone_options, stream.image_shape, key)
     heads = [task.info.num_classes for task in stream.tasks] if config.fixed_heads else []
     schedule = Schedule(config.training.epochs, config.training.learning_rate)
-    learner = methods()[config.method].learner
+    learner = config.method_row.learner
     return build_learner(learner, config.method_options, backbone, stream.image_shape, schedule, key, fixed_heads=heads)
 
 
@@ -131,11 +131,11 @@ def run(
     return result
 
 
-def read_run(out: Path) -> tuple[RunConfig, Path | None]:
-    """The config of the run in a folder, and its data folder when it was last started."""
+def read_run(out: Path, method: str | None = None) -> tuple[RunConfig, Path | None]:
+    """The config of the run in a folder, and its data folder when it was last started; `method` as for `from_json`."""
     if not (out / "config.json").exists():
         raise UserError(f"{out} holds no run; start one with recollect run --out {out}")
-    config = RunConfig.from_json(read_json(out / "config.json", ConfigFile))
+    config = RunConfig.from_json(read_json(out / "config.json", ConfigFile), method)
     return config, last_data_root(out / "events.jsonl")
 
 
@@ -152,7 +152,8 @@ def resolve_precision(config: RunConfig, out: Path, device: str, *, force: bool)
 
 def command_of(config: RunConfig, out: Path, threads: int = 0) -> str:
     """The command line of the run, without options that have their defaults."""
-    arguments = ["recollect", "run", "--stream", config.stream, "--method", config.method, "--seed", str(config.seed)]
+    method = config.file_argument or config.method
+    arguments = ["recollect", "run", "--stream", config.stream, "--method", method, "--seed", str(config.seed)]
     arguments += ["--fixed-heads"] * config.fixed_heads + ["--measure-drift"] * config.measure_drift
     arguments += ["--precision", config.precision] if config.precision != "auto" else []
     arguments += ["--threads", str(threads)] if threads else []
@@ -170,7 +171,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         return summarise(matrix, record.at_start.get(name, [None] * len(matrix)))
 
     has_chain = any(cell is not None for cell in record.matrices["til_without_chain"][-1])
-    parameters, row = learner.parameter_counts(), methods()[config.method]
+    parameters, row = learner.parameter_counts(), config.method_row
     training_seconds = sum(seconds for phase, seconds in record.seconds.items() if phase != "evaluate")
     return {
         "til": summary("til"),

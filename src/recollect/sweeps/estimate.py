@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from recollect.engine import Runtime
-from recollect.methods import methods
 from recollect.nets import as_backbone, backbones
 from recollect.runs import RunConfig
 from recollect.streams import streams
@@ -43,7 +42,7 @@ class Estimator:
 
     def cost(self, config: RunConfig) -> Cost | None:
         """Unknown for streams whose size only their data tells."""
-        size, method = streams()[config.stream].size, methods()[config.method]
+        size, method = streams()[config.stream].size, config.method_row
         if size is None:
             return None
         per_class = min(config.stream_options.train_per_class or size.train_per_class, size.train_per_class)

@@ -134,11 +134,19 @@ def _attempts_so_far(out: Path) -> dict[str, Attempts]:
 
 
 def do_run(
-    config: Mapping[str, Any], folder: Path, options: Mapping[str, Any], *, heed_signals: bool = True
+    config: Mapping[str, Any],
+    folder: Path,
+    options: Mapping[str, Any],
+    method: str | None = None,
+    *,
+    heed_signals: bool = True,
 ) -> str | None:
-    """Execute one run; returns why it failed, if it did. A request to stop and a locked folder are raised."""
+    """Execute one run; returns why it failed, if it did. A request to stop and a locked folder are raised.
+
+    A config as JSON can be sent to other processes; `method` is the file of a method that is not registered.
+    """
     try:
-        run_config = RunConfig.from_json(config)
+        run_config = RunConfig.from_json(config, method)
         command = command_of(run_config, folder, options.get("threads", 0))
         run(run_config, folder, command=command, heed_signals=heed_signals, **options)
     except (StoppedError, KeyboardInterrupt, LockedError):
@@ -154,6 +162,7 @@ def do_run_when_unlocked(
     config: Mapping[str, Any],
     folder: Path,
     options: Mapping[str, Any],
+    method: str | None = None,
     *,
     heed_signals: bool = True,
     stop: StopRequest | None = None,
@@ -162,7 +171,7 @@ def do_run_when_unlocked(
     started = time.monotonic()
     while True:
         try:
-            return do_run(config, folder, options, heed_signals=heed_signals)
+            return do_run(config, folder, options, method, heed_signals=heed_signals)
         except LockedError as error:
             if time.monotonic() - started > LOCKED_SECONDS:
                 return str(error)
@@ -179,7 +188,8 @@ def in_process(
         if stop.number is not None:
             return
         status.begin()
-        yield status, do_run_when_unlocked(status.job.config.to_json(), status.folder, options, stop=stop)
+        config = status.job.config
+        yield status, do_run_when_unlocked(config.to_json(), status.folder, options, config.file_argument, stop=stop)
 
 
 def in_processes(num: int) -> Engine:
@@ -224,9 +234,9 @@ class _Process:
         status.begin()
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe(duplex=False)
-        self._process: BaseProcess = context.Process(
-            target=_run_in_child, args=(theirs, status.job.config.to_json(), status.folder, dict(options))
-        )
+        config = status.job.config
+        arguments = (config.to_json(), status.folder, dict(options), config.file_argument)
+        self._process: BaseProcess = context.Process(target=_run_in_child, args=(theirs, *arguments))
         self._process.start()
         theirs.close()
         self.died = self.stopped = self._asked = False
@@ -259,12 +269,12 @@ class _Process:
             self._process.terminate()
 
 
-def _run_in_child(pipe: Connection, config: Mapping[str, Any], folder: Path, options: Mapping[str, Any]) -> None:
+def _run_in_child(pipe: Connection, *run: Any) -> None:
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches only the sweep, which asks each run once
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        reason = do_run_when_unlocked(config, folder, options)
+        reason = do_run_when_unlocked(*run)
         outcome = ("done" if reason is None else "failed", reason)
     except (StoppedError, KeyboardInterrupt):
         outcome = ("stopped", "")

@@ -28,6 +28,7 @@ from typing import Any
 
 from recollect.engine.update import NonFiniteLossError
 from recollect.errors import UserError
+from recollect.methods import choose_method, relative_to
 from recollect.runs import RunConfig, command_of, resolve, resolve_precision, run
 from recollect.storage import lock_folder
 
@@ -83,7 +84,7 @@ def load_space(path: Path) -> Space:
     seeds, settings = data.get("seeds", [0]), data.get("set", {})
     if not isinstance(seeds, list) or any(type(seed) is not int for seed in seeds) or not isinstance(settings, dict):
         raise UserError(f"the space {path}: seeds is a list of whole numbers and set a table")
-    return Space(data["stream"], data["method"], tuple(seeds), settings, data["space"])
+    return Space(data["stream"], relative_to(path, data["method"]), tuple(seeds), settings, data["space"])
 
 
 def _is_range(values: Any) -> bool:
@@ -150,7 +151,10 @@ def _search(
         return fmean(accuracies)
 
     study = optuna.create_study(study_name="recollect", storage=storage, direction="maximize", load_if_exists=True)
-    searched = hashlib.sha256(json.dumps(vars(space), sort_keys=True, default=str).encode()).hexdigest()
+    method = choose_method(space.method)
+    version = method.name if method.file is None else f"{method.name} {method.file.sha256}"
+    identity = json.dumps(vars(space) | {"method": version}, sort_keys=True, default=str)
+    searched = hashlib.sha256(identity.encode()).hexdigest()
     if study.user_attrs.get("space", searched) != searched:
         raise UserError(f"{out} holds a search of another space; choose another --out")
     study.set_user_attr("space", searched)
