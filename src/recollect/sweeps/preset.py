@@ -54,9 +54,16 @@ class Preset:
     runs: tuple[Mapping[str, Any], ...]
 
     def jobs(
-        self, seeds: Sequence[int] | None = None, extra: Mapping[str, Any] | None = None, precision: str = "auto"
+        self,
+        seeds: Sequence[int] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        precision: str = "auto",
+        only: Sequence[str] | None = None,
     ) -> list[Job]:
-        """All its runs, with other seeds or further settings where given; all runs of one seed before the next."""
+        """All its runs, with other seeds or further settings where given; all runs of one seed before the next.
+
+        `only` names the methods whose runs are wanted.
+        """
         jobs: dict[str, Job] = {}
         for run in self.runs:
             for stream, method in itertools.product(_list(run, "stream"), _list(run, "method")):
@@ -72,8 +79,11 @@ class Preset:
             other = names.setdefault(job.config.hash, job.name)
             if other != job.name:
                 raise UserError(f"{self.name}: {other} and {job.name} are the same run; leave one of them out")
+        methods = {job.config.method: job.config.method for job in jobs.values()}
+        wanted = {lookup(f"method of {self.name}", methods, method) for method in only or methods}
         order = {seed: i for i, seed in enumerate(seeds or self.seeds)}
-        return sorted(jobs.values(), key=lambda job: order[job.config.seed])
+        chosen = [job for job in jobs.values() if job.config.method in wanted]
+        return sorted(chosen, key=lambda job: order[job.config.seed])
 
     def _config(
         self, run: Mapping[str, Any], stream: str, method: str, own: Mapping[str, Any], seed: int, precision: str

@@ -19,6 +19,7 @@ def sweep(
     *,
     out: Path | None = None,
     seeds: Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())] = None,
+    only: Texts = None,
     set: Texts = None,
     also: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())] = None,
     data_root: Path | None = None,
@@ -44,6 +45,8 @@ def sweep(
         Folder for the runs; by default runs/<preset>, and then results anywhere in runs/ count as finished.
     seeds
         Seeds, instead of the preset's.
+    only
+        The methods of the preset to run, e.g. --only rfe er; by default all.
     set
         More options for every run, as for `recollect run`; stream.class_order=seeded makes the class order depend on
         the seed.
@@ -86,7 +89,7 @@ def sweep(
         suffix = "".join(f",{setting}" for setting in set or [])
         out = Path("runs") / f"{name}{re.sub(r'[^A-Za-z0-9.,=_-]', '_', suffix)}"
         also = [*(also or []), Path("runs")]
-    jobs = load_preset(preset).jobs(seeds, settings, precision)
+    jobs = load_preset(preset).jobs(seeds, settings, precision, only)
     if dry_run:
         print_plan(stdout(), jobs, out, also or [], device, threads)
         return
