@@ -6,7 +6,7 @@ with the worker, prevents that two workers execute the same run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Engine:
         raise UserError("--engine ray needs Ray: pip install 'recollect-rfe[ray]'") from error
 
     def engine(
-        todo: Sequence[Status], options: Mapping[str, Any], stop: StopRequest
+        todo: Iterable[Status], options: Mapping[str, Any], stop: StopRequest
     ) -> Iterator[tuple[Status, str | None]]:
+        todo = list(todo)
         if not ray.is_initialized():
             try:
                 ray.init(address=address, log_to_driver=False, include_dashboard=False)

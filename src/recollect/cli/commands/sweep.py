@@ -108,6 +108,7 @@ def tune(
     precision: Precision = "auto",
     device: Device = "auto",
     threads: Threads = 0,
+    workers: int = 1,
 ) -> None:
     """Search settings with Optuna by validation accuracy; the same command resumes. Requires recollect-rfe[optuna].
 
@@ -123,6 +124,8 @@ def tune(
         Folder with the data, as for `recollect run`.
     precision
         As for `recollect run`.
+    workers
+        Number of parallel runs, each in its own process if more than one.
     """
     from recollect.cli.console import stdout
     from recollect.escaping import escape
@@ -136,7 +139,8 @@ def tune(
         console.print(f"trial {trial.number}: {chosen}, validation {trial.validation:.2f} %", soft_wrap=True)
 
     options = {"data_root": data_root, "device": device, "threads": threads}
-    best = search(load_space(space), out, trials, precision=precision, on_done=print_trial, **options)[0]
+    search_space = load_space(space)
+    best = search(search_space, out, trials, workers=workers, precision=precision, on_done=print_trial, **options)[0]
     console.print(
         f"Best of {trials}: [bold]{escape(str(best.chosen))}[/], validation {best.validation:.2f} %; "
         "the test images were not used."

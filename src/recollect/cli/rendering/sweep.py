@@ -16,8 +16,7 @@ from recollect.escaping import escape
 from recollect.report.stats import spread
 from recollect.runs import find_results
 from recollect.storage.documents import parse_json
-from recollect.sweeps import Job, Status, best_settings, in_process, in_processes, plan, sweep
-from recollect.sweeps.execute import Engine
+from recollect.sweeps import Job, Status, best_settings, engine_for, plan, sweep
 
 MAX_ROWS = 30  # of the live table; the rest is counted
 
@@ -75,10 +74,8 @@ def run_sweep(
     options: Mapping[str, Any],
 ) -> int:
     """Run a sweep and show its progress; returns the exit code."""
-    if workers < 1:
-        raise UserError(f"--workers is a number of parallel runs, at least 1; got {workers}")
     statuses = plan(jobs, out, also, str(options["device"]))
-    engine: Engine = in_process if workers == 1 else in_processes(workers)
+    engine = engine_for(workers)
     if cluster is not None:
         from recollect.sweeps.cluster import on_ray
 
