@@ -16,7 +16,7 @@ from recollect.errors import UserError
 from recollect.methods import ChosenMethod, Method, MethodFile, choose_method, registered_method
 from recollect.methods.learner import check_heads
 from recollect.nets import Recipe, backbones
-from recollect.registry import lookup
+from recollect.registry import lookup, nearest
 from recollect.runs.settings import Option, check, options_of, options_of_function
 from recollect.streams import Source, StreamOptions, streams
 
@@ -258,5 +258,8 @@ def _find(key: str, options: Mapping[str, Mapping[str, Option]]) -> Option:
     if matches:
         sections = " and ".join(option.section for option in matches)
         raise UserError(f"{key!r} is an option of {sections}; write {matches[0].section}.{key}")
-    names = ", ".join(f"{title}.{option}" for title, own in options.items() for option in own)
-    raise UserError(f"no option is called {key!r}; there are {names}")
+    full_names = {f"{title}.{option}": option for title, own in options.items() for option in own}
+    near = nearest(name, full_names.values())  # a wrong section is as likely as a mistyped name
+    meant = [full_name for full_name, option in full_names.items() if option == near]
+    hint = f"did you mean {' or '.join(meant)}? There are" if meant else "there are"
+    raise UserError(f"no option is called {key!r}; {hint} {', '.join(full_names)}")
