@@ -62,8 +62,8 @@ def run(
     While it works the folder is locked: another process is refused. With `heed_signals` (in a main thread) Ctrl-C and
     SIGTERM let the step under way finish, save it, and raise `StoppedError`. A config of the stream 'tensors' is run on
     the `stream` given; one of the backbone 'own' with the `backbone` given, which is trained in place. `live` names
-    where figures go as they come, besides events.jsonl: tensorboard, mlflow. With `shared` all processes that torchrun
-    started do the run together; the first of them holds the folder and writes.
+    where figures go as they come, besides events.jsonl: tensorboard, mlflow, wandb. With `shared` all processes that
+    torchrun started do the run together; the first of them holds the folder and writes.
 
     >>> from recollect import resolve
     >>> config = resolve("split-digits", "finetune", seed=0, settings={"epochs": 1, "train_per_class": 10})

@@ -72,7 +72,7 @@ def run(
     precision
         fp32, bf16 mixed precision, or auto: bf16 on devices that support it natively, otherwise fp32.
     live
-        Also log losses and accuracies to tensorboard, mlflow or both; requires the extra of that name.
+        Also log losses and accuracies to tensorboard, mlflow or wandb, or to several; requires the extra of that name.
     force
         Discard the run in this folder and start again.
     """
