@@ -35,7 +35,7 @@ for x, y in tasks:  # images and labels of one task
         [*backbone.parameters(), *heads[-1].parameters()],
         lambda: nn.functional.cross_entropy(heads[-1](f := backbone(x)), y) + rfe.drift_loss(x, f),
     )
-    f = backbone(x).detach()
+    f = backbone(x).detach()  # stage 2 has epochs and a learning rate of its own
     fit(rfe.new_parameters(), lambda: rfe.distill_loss(x, f) + rfe.retrospect_loss(x, f))
     rfe.end_task(backbone)
 

@@ -109,7 +109,10 @@ def test_one_file_adds_a_method_a_stream_or_a_backbone(tmp_path: Path, monkeypat
         assert any(key.endswith(name) and torch.equal(tensor, value) for key, value in now.items())
 
 
-def test_the_run_commands_resolve() -> None:
+def test_the_run_commands_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    example = blocks((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), "python")[0]
+    (tmp_path / "head_only.py").write_text(example, encoding="utf-8")
     text = README + (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
     commands = re.findall(r"^recollect run (.*)$", text.replace("\\\n", " "), re.MULTILINE)
     assert len(commands) >= 5

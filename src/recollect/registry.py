@@ -10,7 +10,7 @@ import difflib
 import importlib
 import pkgutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from typing import Any
@@ -40,9 +40,14 @@ def _entry_points(group: str, paths: tuple[str, ...]) -> EntryPoints:
 
 
 def lookup(kind: str, rows: Mapping[str, Any], name: str) -> Any:
-    """The row called `name`, or a message that lists what there is."""
+    """The row called `name`, or a message that lists what there is, the nearest first."""
     if name not in rows:
-        near = difflib.get_close_matches(name, rows, 1)
-        hint = f"did you mean {near[0]!r}? There are" if near else "choose from"
+        near = nearest(name, rows)
+        hint = f"did you mean {near!r}? There are" if near else "choose from"
         raise UserError(f"unknown {kind} {name!r}; {hint} {', '.join(rows)}")
     return rows[name]
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant, if one is near enough."""
+    return next(iter(difflib.get_close_matches(name, list(names), 1)), None)

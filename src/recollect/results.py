@@ -48,6 +48,12 @@ class Section(TypedDict):
     name: str
 
 
+class MethodFile(TypedDict):
+    """The version of the Python file that defines a method which is not registered."""
+
+    sha256: str
+
+
 class ConfigSections(TypedDict):
     """What of a result's config is relied on."""
 
@@ -55,6 +61,7 @@ class ConfigSections(TypedDict):
     method: Section
     backbone: Section
     training: dict[str, Any]
+    method_file: NotRequired[MethodFile]
     hash: str
 
 

@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def audit(folder: Path, expect: str | None = None) -> int:
-    return show_audit(stdout(), folder, folder.parent / "images", expect, as_json=False)
+    return show_audit(stdout(), folder, folder.parent / "images", expect, None, as_json=False)
 
 
 @pytest.mark.parametrize("text", METHODS.values(), ids=METHODS)

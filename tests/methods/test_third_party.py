@@ -14,7 +14,7 @@ from recollect.methods import methods
 from recollect.report.collect import collect
 from recollect.report.figures import draw_curves
 from recollect.runs import resolve, run
-from recollect.sweeps.estimate import MOMENTS, Estimator
+from recollect.sweeps.estimate import MOMENTS, estimate
 
 SOURCE = """
 import torch
@@ -49,6 +49,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (site / "acme-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
     (site / "acme-1.0.dist-info" / "entry_points.txt").write_text("[recollect.methods]\nacme = acme_method:METHODS\n")
     monkeypatch.syspath_prepend(site)
+    monkeypatch.setattr("recollect.sweeps.estimate.MIN_SECONDS", 0.0)
     return "acme"
 
 
@@ -57,8 +58,7 @@ def test_a_third_party_method_has_its_own_cost_labels_and_colour(acme: str, tmp_
     settings = {"epochs": 1, "train_per_class": 8, "tasks": 2}
     config, plain = (resolve("split-digits", name, 0, settings) for name in (acme, "finetune"))
 
-    estimator = Estimator("cpu", 1)
-    cost, usual = estimator.cost(config), estimator.cost(plain)
+    cost, usual = estimate([config, plain], "cpu", 1)
     assert cost is not None
     assert usual is not None
     assert cost.hours == pytest.approx(7 * usual.hours)

@@ -57,6 +57,9 @@ def test_run_writes_the_result_and_the_same_command_shows_it_again(tmp_path: Pat
         (["run", "--method", "rfe", "--out", "r"], "parameter --stream requires an argument"),
         (["demo", "--seeds", "0"], "--seeds is a number of seeds, at least 1; got 0"),
         (["fly"], 'Unknown command "fly"'),
+        (["swep", "cpu/til"], 'Unknown command "swep". Did you mean "sweep"?'),
+        (["sweep", "cpu/til", "--dryrun"], "Unknown option: --dryrun. Did you mean --dry-run?"),
+        (["sweep", "cpu/til", "--precision", "bf61"], 'Did you mean "bf16"?'),
     ],
 )
 def test_bad_input_ends_with_a_message_and_exit_code_2(arguments: list[str], message: str, tmp_path: Path) -> None:

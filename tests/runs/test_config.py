@@ -44,7 +44,10 @@ def test_the_vit_has_the_paper_s_schedule() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"alhpa": 1}, "no option is called 'alhpa'; there are .*method.alpha"),
+        ({"alhpa": 1}, "no option is called 'alhpa'; did you mean method.alpha. There are .*method.alpha"),
+        ({"training.retrospect_epoch": 1}, "did you mean method.retrospect_epochs. There are"),
+        ({"xyz": 1}, "no option is called 'xyz'; there are stream.tasks"),
+        ({"keep": "resevoir"}, "must be none | previous | reservoir, got 'resevoir'; did you mean 'reservoir'?"),
         ({"alpha": "high"}, "method.alpha must be a number, got 'high'"),
         ({"alpha": -1}, "alpha"),
         ({"keep": "some"}, "method.keep must be none | previous | reservoir"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,11 +109,18 @@ def test_stopped_sweeps_and_killed_workers_resume_to_the_same_results(preset: Pa
     assert "exit code -9" in str(json.loads((out / "sweep.json").read_text()))
 
 
-def test_a_dry_run_lists_runs_with_costs_and_executes_nothing(preset: Path, tmp_path: Path) -> None:
-    done = recollect("sweep", preset, "--out", tmp_path / "out", "--dry-run")
+def test_a_dry_run_lists_runs_with_costs_and_executes_nothing(
+    preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recollect.sweeps.estimate.MIN_SECONDS", 0.0)
+    done = recollect("sweep", preset, "--out", tmp_path / "out", "--only", "er", "finetune", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "8 runs, 0 done. To do: about" in done.stdout
+    summary = " ".join(done.stdout.split())
+    assert "6 runs, 0 done. To do: about" in summary
+    assert re.search(r"one after the other \(between \d+ seconds and \d+ (seconds|minutes)\)", summary)
+    assert re.search(r"A GPU would need about \d+ seconds: a guess from the number of operations", summary)
     assert "split-digits/er-memory-8/1" in done.stdout
+    assert "split-digits/rfe/1" not in done.stdout
     assert find_results([tmp_path]) == {}
     done = recollect("sweep", "cpu/til", "--show")
     assert 'method = ["lwf", "ewc", "si", "expansion"]' in done.stdout

@@ -55,6 +55,9 @@ def test_settings_apply_by_pattern_and_lists_expand(preset: Path) -> None:
     more = jobs_of(preset, seeds=[7], extra=parse(["stream.class_order=seeded", "epochs=2"]))
     assert {(job.config.seed, job.config.training.epochs) for job in more} == {(7, 2)}
     assert all(job.config.stream_options.class_order == "seeded" for job in more)
+    assert jobs_of(preset, only=["rfe", "finetune"]) == [jobs[0], jobs[1], jobs[4], jobs[5]]
+    with pytest.raises(UserError, match="unknown method of .*small.toml 'rfee'; did you mean 'rfe'. There are"):
+        jobs_of(preset, only=["rfee"])
 
 
 @pytest.mark.parametrize(

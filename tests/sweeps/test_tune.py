@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from recollect.engine.update import NonFiniteLossError
 from recollect.errors import UserError
+from recollect.storage import write_json
+from recollect.sweeps import Status, engine_for, execute
 from recollect.sweeps import tune as module
 from recollect.sweeps.tune import load_space, tune
 
@@ -37,7 +40,7 @@ def space(tmp_path: Path) -> Path:
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_an_interrupted_search_resumes_its_trial(space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    true_run = module.run
+    true_run = execute.run
     calls: list[Path] = []
 
     def interrupt(config: Any, folder: Path, **options: Any) -> Any:
@@ -46,7 +49,7 @@ def test_an_interrupted_search_resumes_its_trial(space: Path, tmp_path: Path, mo
             raise KeyboardInterrupt
         return true_run(config, folder, **options)
 
-    monkeypatch.setattr(module, "run", interrupt)
+    monkeypatch.setattr(execute, "run", interrupt)
     options = {"precision": "fp32", "device": "cpu", "threads": 1}
     with pytest.raises(KeyboardInterrupt):
         tune(load_space(space), out, 3, **options)
@@ -70,7 +73,7 @@ def test_an_interrupted_search_resumes_its_trial(space: Path, tmp_path: Path, mo
 def test_a_trial_that_cannot_be_trained_is_reported_and_others_are_tried(
     space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    true_run, calls = module.run, []
+    true_run, calls = execute.run, []
 
     def sometimes(config: Any, folder: Path, **options: Any) -> Any:
         calls.append(folder)
@@ -78,7 +81,7 @@ def test_a_trial_that_cannot_be_trained_is_reported_and_others_are_tried(
             raise NonFiniteLossError("the loss is nan")
         return true_run(config, folder, **options)
 
-    monkeypatch.setattr(module, "run", sometimes)
+    monkeypatch.setattr(execute, "run", sometimes)
     with pytest.warns(UserWarning, match="trial 0 with .* failed: the loss is nan"):
         trials = tune(load_space(space), tmp_path / "out", 1, precision="fp32", device="cpu", threads=1)
     assert [trial.number for trial in trials] == [1]
@@ -96,6 +99,37 @@ def test_an_invalid_setting_fails_its_trial_and_no_other(space: Path, tmp_path: 
         except UserError:
             continue
     assert {trial.chosen["memory"] for trial in trials} == {3}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:trial . with .* failed")
+def test_parallel_trials_count_once_and_runs_of_the_same_settings_are_executed_once(
+    space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs at a time, of which the second always ends first, and one of which fails; nothing is trained."""
+    executed: list[Path] = []
+
+    def pairs(todo: Iterable[Status], options: Mapping[str, Any], stop: Any) -> Iterator[tuple[Status, str | None]]:
+        waiting = iter(todo)
+        while running := [status for status in (next(waiting, None), next(waiting, None)) if status is not None]:
+            for status in reversed(running):
+                executed.append(status.folder)
+                status.folder.mkdir()
+                write_json(status.folder / "result.json", {"validation": {"til": 1.0 + len(executed)}})
+                yield status, "the process died" if len(executed) == 6 else None
+
+    monkeypatch.setattr(module, "engine_for", lambda workers: {2: pairs}[workers])
+    text = SPACE.replace("seeds = [0, 1]", "seeds = [0]")
+    space.write_text(text.replace("{ low = 1e-4, high = 1e-1, log = true }", "[1e-3, 1e-2]"))
+    done: list[int] = []
+    options = {"precision": "fp32", "device": "cpu", "threads": 1, "on_done": lambda trial: done.append(trial.number)}
+    trials = tune(load_space(space), tmp_path / "out", 12, workers=2, **options)
+    assert len(trials) == 12
+    assert sorted(done) == sorted(trial.number for trial in trials)
+    assert done != sorted(done)
+    assert len(set(done)) == 12
+    assert len(executed) == len(set(executed)) < 13
+    with pytest.raises(UserError, match="--workers is a number of parallel runs, at least 1; got 0"):
+        engine_for(0)
 
 
 @pytest.mark.parametrize(

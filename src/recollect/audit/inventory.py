@@ -27,7 +27,7 @@ from recollect.audit.files import (
     unreadable_error,
 )
 from recollect.errors import UserError
-from recollect.methods import methods
+from recollect.methods import Method, methods
 from recollect.storage import UNFINISHED, read_json
 
 KNOWN_FILES = {"config.json", "data.json", "events.jsonl", "result.json", "state.json", "model.json", "lock"}
@@ -113,8 +113,11 @@ class Audit:
         return max(ended or [task for store in self.stores for task in store.tasks], default=0)
 
 
-def take_inventory(folder: Path) -> Audit:
-    """List a folder's contents; a file that cannot be read is an error."""
+def take_inventory(folder: Path, method: Method | None = None) -> Audit:
+    """List a folder's contents; a file that cannot be read is an error.
+
+    `method` names the roles of tensors of a method that is not registered.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give a run or model folder")
     paths = list_files(folder)
@@ -122,7 +125,7 @@ def take_inventory(folder: Path) -> Audit:
         raise UserError(f"{folder} holds no run and no model, so nothing can be said of it; check the path")
     config = folder / "config.json"
     settings = read_json(config, dict[str, Any], INCOMPLETE) if config.exists() else {}
-    labels = _collect_labels(settings)
+    labels = _collect_labels(settings, method)
     entries, stores, others = [], [], []
     for path in paths:
         if path.suffix == ".safetensors":
@@ -187,11 +190,12 @@ def _count_used_slots(path: Path, images: Stored, first: int) -> int:
     return sum(any(piece.count(0) < len(piece) for piece in read_pieces(path, at, at + row)) for at in begins)
 
 
-def _collect_labels(settings: dict[str, Any]) -> dict[str, str]:
+def _collect_labels(settings: dict[str, Any], given: Method | None) -> dict[str, str]:
     """Collect the roles of tensors by attribute name: of the folder's own method first, then of all others."""
     rows, method = methods(), settings.get("method")
     name = method.get("name") if isinstance(method, dict) else None
     own = [rows[name].contents] if isinstance(name, str) and name in rows else []
+    own += [given.contents] if given is not None else []
     labels: dict[str, str] = {}
     for contents in (*own, *(row.contents for row in rows.values()), COMMON):
         for part, label in contents.items():

@@ -91,6 +91,7 @@ class Fit:
                 "epoch",
                 phase=self.title,
                 epoch=self.epoch,
+                epochs=self.phase.schedule.epochs,
                 loss=loss,
                 validation=losses,
                 accuracy=accuracy,

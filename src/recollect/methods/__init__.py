@@ -1,6 +1,7 @@
 """One file per method; `learner.py` is the contract."""
 
 from recollect.methods.build import build_backbone, build_learner
+from recollect.methods.choice import ChosenMethod, MethodFile, choose_method, registered_method, relative_to
 from recollect.methods.learner import (
     BaselineConfig,
     CachedFunctions,
@@ -19,8 +20,10 @@ from recollect.methods.learner import (
 __all__ = [
     "BaselineConfig",
     "CachedFunctions",
+    "ChosenMethod",
     "Learner",
     "Method",
+    "MethodFile",
     "Parameters",
     "Phase",
     "Schedule",
@@ -30,5 +33,8 @@ __all__ = [
     "Validation",
     "build_backbone",
     "build_learner",
+    "choose_method",
     "methods",
+    "registered_method",
+    "relative_to",
 ]

@@ -9,7 +9,6 @@ S is nothing (RFE), samples of the last k tasks (RFE-P) or a reservoir over all 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -24,6 +23,7 @@ from recollect.errors import UserError
 from recollect.methods._rfe_config import RFEConfig
 from recollect.methods._rfe_identity import Evidence, TaskIdentity, discriminant_head
 from recollect.methods._rfe_memory import Recall, RFEMemory
+from recollect.methods._rfe_warnings import warn_about_averaging, warn_about_retrospector
 from recollect.methods.learner import (
     CachedFunctions,
     Learner,
@@ -85,7 +85,7 @@ class RFELearner(Learner[RFEConfig]):
         with (self.setup.key / "retrospectors" / task.index).initialising():
             self.rfe.begin_task(moves=self.adapts)
         if self.config.identity == "average":
-            _warn_about_averaging(self.network.sizes(), task)
+            warn_about_averaging(self.network.sizes(), task)
 
     @torch.no_grad()
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
@@ -188,6 +188,8 @@ class RFELearner(Learner[RFEConfig]):
     @torch.no_grad()
     def end_task(self, task: TaskInfo, data: TaskData) -> None:
         backbone = self.network.backbone
+        if self.adapts:
+            warn_about_retrospector(self.config, self.rfe, self.network, task, data)
         if self.past is not None:
             self.past.write(task.index, data, backbone, self.rfe)
         first_unit = self.network.units(task.index).start
@@ -252,17 +254,6 @@ class RFELearner(Learner[RFEConfig]):
         inference += num_parameters(*(part for part in [self.identity.first] if part is not None))
         teachers = [teacher for teacher in (self.rfe.anchor, self.rfe.recent) if teacher is not None]
         return Parameters(inference + num_parameters(*teachers, self.identity.before), inference)
-
-
-def _warn_about_averaging(sizes: list[int], task: TaskInfo) -> None:
-    """Averaging ranks classes by their within-task probability, which does not suit every stream."""
-    remedy = "where the task is unknown use identity='forward'"
-    if task.num_classes == 1:
-        warnings.warn(
-            f"identity='average' cannot rank a task of one class, whose softmax is always 1; {remedy}", stacklevel=3
-        )
-    elif len({*sizes[: task.index + 1]}) > len({*sizes[: task.index]}) > 0:
-        warnings.warn(f"identity='average' favours tasks of few classes, and task sizes differ; {remedy}", stacklevel=3)
 
 
 def _row(config: RFEConfig, about: str, order: int, colour: str, marker: str, cost: float = 1.4) -> Method:

@@ -271,7 +271,8 @@ def _method_options(result: Result) -> dict[str, Any]:
     """What distinguishes variants of a method. The budget has a field of its own; measuring drift changes nothing."""
     config = result["config"]
     method = {name: value for name, value in config["method"].items() if name not in ("name", "memory")}
-    return method | {name: config[name] for name in ("fixed_heads", "precision") if name in config}
+    file = {"method_file": config["method_file"]["sha256"][:8]} if "method_file" in config else {}
+    return method | file | {name: config[name] for name in ("fixed_heads", "precision") if name in config}
 
 
 def _memory(result: Result) -> int:

@@ -6,17 +6,17 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from dataclasses import dataclass, field
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
 from recollect.engine import Training
 from recollect.errors import UserError
-from recollect.methods import Method, methods
+from recollect.methods import ChosenMethod, Method, MethodFile, choose_method, registered_method
 from recollect.methods.learner import check_heads
 from recollect.nets import Recipe, backbones
-from recollect.registry import lookup
+from recollect.registry import lookup, nearest
 from recollect.runs.settings import Option, check, options_of, options_of_function
 from recollect.streams import Source, StreamOptions, streams
 
@@ -34,6 +34,7 @@ class ConfigFile(TypedDict):
     fixed_heads: bool
     measure_drift: bool
     precision: str
+    method_file: NotRequired[MethodFile]
     hash: str
 
 
@@ -43,6 +44,10 @@ class RunConfig:
 
     stream: str
     method: str
+    method_row: Method = field(repr=False, compare=False)
+    """What the method's name stands for."""
+    method_file: MethodFile | None = None
+    """Where the method is defined, unless it is registered."""
     backbone: str
     seed: int
     stream_options: StreamOptions
@@ -57,8 +62,13 @@ class RunConfig:
     def __post_init__(self) -> None:
         check_heads(self.method_options, fixed=self.fixed_heads)
 
+    @property
+    def file_argument(self) -> str | None:
+        """How `choose_method` finds a method that is not registered."""
+        return None if self.method_file is None else f"{self.method_file.path}:{self.method}"
+
     def to_json(self) -> dict[str, Any]:
-        """Plain values, with the hash of all of them."""
+        """Plain values, with the hash of all of them except the path of the method's file, which may move."""
         plain = {
             "stream": {"name": self.stream, **_plain(self.stream_options)},
             "method": {"name": self.method, **dataclasses.asdict(self.method_options)},
@@ -69,7 +79,11 @@ class RunConfig:
             "measure_drift": self.measure_drift,
             "precision": self.precision,
         }
+        if self.method_file is not None:
+            plain["method_file"] = {"sha256": self.method_file.sha256}
         canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        if self.method_file is not None:
+            plain["method_file"] = dataclasses.asdict(self.method_file)
         return plain | {"hash": hashlib.sha256(canonical.encode()).hexdigest()[:16]}
 
     @property
@@ -78,7 +92,7 @@ class RunConfig:
 
     def non_default_options(self) -> dict[str, dict[str, Any]]:
         """By section, the options that differ from the defaults for this stream, method and backbone."""
-        defaults = available_options(self.stream, self.method, self.backbone)
+        defaults = _available_options(self.stream, self.method_row, self.backbone)
         plain = self.to_json()
         return {
             section: {
@@ -90,8 +104,11 @@ class RunConfig:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> RunConfig:
-        """The config that wrote `data`; checked like settings typed by hand."""
+    def from_json(data: Mapping[str, Any], method: str | None = None) -> RunConfig:
+        """The config that wrote `data`; checked like settings typed by hand.
+
+        A method that is not registered must be given as `method`, a file: what `data` says of it is not run.
+        """
         try:
             data = msgspec.convert(data, ConfigFile)
             names = {section: _name(data[section]) for section in ("stream", "method", "backbone")}
@@ -101,9 +118,9 @@ class RunConfig:
                 for key, value in data[section].items()
                 if key != "name"
             }
-            config = resolve(
+            config = _resolve(
                 names["stream"],
-                names["method"],
+                _choose_again(names["method"], data.get("method_file"), method),
                 data["seed"],
                 settings | {"backbone": names["backbone"]},
                 fixed_heads=data["fixed_heads"],
@@ -133,16 +150,37 @@ def _name(section: Mapping[str, Any]) -> str:
     return msgspec.convert(section.get("name"), str)
 
 
+def _choose_again(name: str, file: MethodFile | None, given: str | None) -> ChosenMethod:
+    """The method of an existing run: registered, or in the same version of a file that the user names again."""
+    if file is not None and given is None:
+        raise UserError(
+            f"the method {name!r} of this run comes from a Python file ({file.path}); a file that a run folder names "
+            "is never executed, so name yours: --method FILE.py, or method= from Python"
+        )
+    chosen = registered_method(name) if given is None else choose_method(given)
+    if chosen.name != name:
+        raise UserError(f"the method of this run is {name!r}, not {chosen.name!r}; leave --method out or correct it")
+    if chosen.file is not None and file is not None and chosen.file.sha256 != file.sha256:
+        raise UserError(
+            f"{chosen.file.path} has changed since this run was started (SHA-256 {file.sha256[:12]}…, now "
+            f"{chosen.file.sha256[:12]}…); restore it, or start a new run with another --out"
+        )
+    return chosen
+
+
 def available_options(stream: str, method: str, backbone: str | None = None) -> dict[str, dict[str, Option]]:
     """Every option that a run of this stream, method and backbone takes, with its default, by section."""
+    return _available_options(stream, choose_method(method).row, backbone)
+
+
+def _available_options(stream: str, method: Method, backbone: str | None) -> dict[str, dict[str, Option]]:
     source: Source = lookup("stream", streams(), stream)
-    learner: Method = lookup("method", methods(), method)
     protocol = source.protocol
     name = backbone or protocol.backbone
     recipe: Recipe = lookup("backbone", backbones(), name)
     options = {
         "stream": options_of("stream", source.options),
-        "method": options_of("method", learner.config),
+        "method": options_of("method", method.config),
         "backbone": options_of_function("backbone", recipe.make),
         "training": options_of("training", Training()),
     }
@@ -167,17 +205,33 @@ def resolve(
 ) -> RunConfig:
     """The stream's protocol, then the method's defaults, then the user's settings, which win.
 
+    `method` is a registered name, or a Python file that defines METHODS: `file.py`, or `file.py:name`; the file is run.
+
     >>> config = resolve("split-cifar100", "rfe", seed=0, settings={"alpha": 0.3, "backbone.width": 16})
     >>> config.method_options.alpha, config.training.epochs
     (0.3, 40)
     """
+    options = {"fixed_heads": fixed_heads, "measure_drift": measure_drift}
+    return _resolve(stream, choose_method(method), seed, settings or {}, **options, precision=precision)
+
+
+def _resolve(
+    stream: str,
+    method: ChosenMethod,
+    seed: int,
+    settings: Mapping[str, Any],
+    *,
+    fixed_heads: bool,
+    measure_drift: bool,
+    precision: str,
+) -> RunConfig:
     if precision not in ("auto", "fp32", "bf16"):
         raise UserError(f"precision is 'auto', 'fp32' or 'bf16', got {precision!r}")
-    settings = dict(settings or {})
+    settings = dict(settings)
     backbone = settings.pop("backbone", None)
     if backbone is not None and not isinstance(backbone, str):
         raise UserError(f"backbone is a name, got {backbone!r}")
-    options = available_options(stream, method, backbone)
+    options = _available_options(stream, method.row, backbone)
     values = {section: {name: option.default for name, option in own.items()} for section, own in options.items()}
     given: dict[tuple[str, str], str] = {}
     for key, value in settings.items():
@@ -189,11 +243,13 @@ def resolve(
     try:
         return RunConfig(
             stream=stream,
-            method=method,
+            method=method.name,
+            method_row=method.row,
+            method_file=method.file,
             seed=seed,
             backbone=backbone or streams()[stream].protocol.backbone,
             stream_options=dataclasses.replace(streams()[stream].options, **values["stream"]),
-            method_options=dataclasses.replace(methods()[method].config, **values["method"]),
+            method_options=dataclasses.replace(method.row.config, **values["method"]),
             backbone_options=values["backbone"],
             training=Training(**values["training"]),
             fixed_heads=fixed_heads,
@@ -214,5 +270,8 @@ def _find(key: str, options: Mapping[str, Mapping[str, Option]]) -> Option:
     if matches:
         sections = " and ".join(option.section for option in matches)
         raise UserError(f"{key!r} is an option of {sections}; write {matches[0].section}.{key}")
-    names = ", ".join(f"{title}.{option}" for title, own in options.items() for option in own)
-    raise UserError(f"no option is called {key!r}; there are {names}")
+    full_names = {f"{title}.{option}": option for title, own in options.items() for option in own}
+    near = nearest(name, full_names.values())  # a wrong section is as likely as a mistyped name
+    meant = [full_name for full_name, option in full_names.items() if option == near]
+    hint = f"did you mean {' or '.join(meant)}? There are" if meant else "there are"
+    raise UserError(f"no option is called {key!r}; {hint} {', '.join(full_names)}")

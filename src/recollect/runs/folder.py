@@ -156,6 +156,9 @@ def code_version() -> str:
 def _differences(existing: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """Which settings differ, for a message."""
     differences = []
+    file, before_file = wanted.get("method_file"), existing.get("method_file")
+    if file and before_file and before_file.sha256 != file["sha256"]:
+        differences.append(f"{file['path']} has changed since")
     for section, value in wanted.items():
         before = existing.get(section)
         if isinstance(value, dict) and isinstance(before, dict):
@@ -164,6 +167,6 @@ def _differences(existing: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
                 for key, setting in value.items()
                 if before.get(key) != setting
             ]
-        elif section != "hash" and before != value:
+        elif section not in ("hash", "method_file") and before != value:
             differences.append(f"{section} is {before}, not {value}")
     return "; ".join(differences[:3]) or "other options"

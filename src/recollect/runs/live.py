@@ -1,4 +1,4 @@
-"""Metrics of a run while it runs, for TensorBoard or MLflow; events.jsonl is always written too."""
+"""Metrics of a run while it runs, for TensorBoard, MLflow or Weights & Biases; events.jsonl is always written too."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 
 from recollect.engine import Observer
 from recollect.errors import UserError
+from recollect.registry import lookup
 from recollect.runs.config import SECTIONS, RunConfig
-
-LIVE = ("tensorboard", "mlflow")
 
 
 class Observers(Observer):
@@ -67,7 +66,7 @@ class MLflow(Observer):
         name = "recollect"
         existing = self._client.get_experiment_by_name(name)
         experiment = self._client.create_experiment(name) if existing is None else existing.experiment_id
-        tag = hashlib.blake2b(f"{folder.resolve()} {config.hash}".encode(), digest_size=8).hexdigest()
+        tag = _record_id(folder, config)
         earlier = self._client.search_runs([experiment], f"tags.recollect = '{tag}'", max_results=1)
         if earlier:  # a resumed run continues its record
             self._run = earlier[0].info.run_id
@@ -85,6 +84,32 @@ class MLflow(Observer):
             self._client.log_metric(self._run, name, value, step=step)
         if kind in ("finished", "stopped"):
             self._client.set_terminated(self._run, "FINISHED" if kind == "finished" else "KILLED")
+
+
+class WeightsAndBiases(Observer):
+    """A run of Weights & Biases, in the project recollect; the folder's path is its name."""
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise UserError("--live wandb needs Weights & Biases: pip install 'recollect-rfe[wandb]'") from error
+        tag = _record_id(folder, config)  # a resumed run continues its record
+        self._run = wandb.init(project="recollect", name=str(folder), id=tag, resume="allow", config=config.to_json())
+        self._run.define_metric("*", step_metric="step")  # its own steps must not decrease; epochs and tasks alternate
+
+    def event(self, kind: str, **fields: Any) -> None:
+        metrics = metrics_of_event(kind, fields)
+        if metrics:
+            (step,) = {step for _, step in metrics.values()}
+            self._run.log({name: value for name, (value, _) in metrics.items()} | {"step": step})
+        if kind in ("finished", "stopped"):
+            self._run.finish(exit_code=0 if kind == "finished" else 1)
+
+
+def _record_id(folder: Path, config: RunConfig) -> str:
+    """The same when the run is resumed."""
+    return hashlib.blake2b(f"{folder.resolve()} {config.hash}".encode(), digest_size=8).hexdigest()
 
 
 class Expendable(Observer):
@@ -116,23 +141,30 @@ class Expendable(Observer):
 
 def live_observers(names: list[str], folder: Path, config: RunConfig) -> list[Observer]:
     """The observers that were requested."""
-    unknown = [name for name in names if name not in LIVE]
-    if unknown:
-        raise UserError(f"--live is {' or '.join(LIVE)}, got {unknown[0]!r}")
-    makers = {"tensorboard": lambda: TensorBoard(folder), "mlflow": lambda: MLflow(folder, config)}
-    return [Expendable(name, makers[name]) for name in names]
+    makers: dict[str, Callable[[], Observer]] = {
+        "tensorboard": lambda: TensorBoard(folder),
+        "mlflow": lambda: MLflow(folder, config),
+        "wandb": lambda: WeightsAndBiases(folder, config),
+    }
+    return [Expendable(name, make) for name, make in [(name, lookup("--live", makers, name)) for name in names]]
 
 
 def metrics_of_event(kind: str, fields: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
-    """The numbers of an event with their step: epochs within a phase, tasks within a run."""
+    """The numbers of an event with their step, by names that are the same for all tasks.
+
+    Steps of training are epochs, counted on from task to task as if none ended early; those of accuracies are tasks.
+    """
     if kind == "epoch":
-        phase, step = str(fields["phase"]).replace(" · ", "/"), int(fields["epoch"])
-        metrics: dict[str, Any] = {"loss": fields["loss"], "accuracy": fields["accuracy"]}
-        metrics |= {f"validation loss {name}": value for name, value in fields["validation"].items()}
-        metrics |= {f"learning rate {name}": value for name, value in fields["learning_rate"].items()}
-        return {f"{phase}/{name}": (float(value), step) for name, value in metrics.items() if value is not None}
+        task, _, phase = str(fields["phase"]).partition(" · ")
+        step = (int(task.removeprefix("task ")) - 1) * int(fields["epochs"]) + int(fields["epoch"])
+        metrics: dict[str, Any] = {f"loss/{phase}": fields["loss"], f"accuracy/{phase}": fields["accuracy"]}
+        metrics |= {f"validation loss/{phase}/{name}": value for name, value in fields["validation"].items()}
+        metrics |= {f"learning rate/{phase}/{name}": value for name, value in fields["learning_rate"].items()}
+        return {name: (float(value), step) for name, value in metrics.items() if value is not None}
     if kind == "task":
-        task = int(fields["task"])
-        rows = {name: [cell for cell in fields[name][:task] if cell is not None] for name in ("til", "cil")}
-        return {f"average {name}": (sum(row) / len(row), task) for name, row in rows.items() if row}
+        learned, metrics = int(fields["task"]), {}
+        for name in ("til", "cil"):
+            row = {f"{name}/task {i + 1}": cell for i, cell in enumerate(fields[name][:learned]) if cell is not None}
+            metrics |= row | ({f"{name}/average": sum(row.values()) / len(row)} if row else {})
+        return {name: (float(value), learned) for name, value in metrics.items()}
     return {}

@@ -20,7 +20,7 @@ from recollect.errors import UserError
 from recollect.methods import Learner
 from recollect.results import find_results
 from recollect.runs.config import RunConfig
-from recollect.runs.run import as_pretrained, create_learner, for_method, read_run
+from recollect.runs.run import as_pretrained, create_learner, for_learner, read_run
 from recollect.streams import Stream, open_stream
 
 
@@ -34,12 +34,16 @@ class LoadedRun(NamedTuple):
     """None while the run is unfinished."""
 
 
-def load_run(folder: str | Path, data_root: str | Path | None = None) -> LoadedRun:
-    """Load a run's learner, stream and result; `data_root` replaces the data folder that the run was started with."""
+def load_run(folder: str | Path, data_root: str | Path | None = None, *, method: str | None = None) -> LoadedRun:
+    """Load a run's learner, stream and result; `data_root` replaces the data folder that the run was started with.
+
+    If the method is not registered but comes from a Python file, name that file again as `method`; it is run.
+    """
     folder = Path(folder)
-    config, remembered = read_run(folder)
+    config, remembered = read_run(folder, method)
     root = Path(data_root) if data_root else remembered
-    stream = for_method(open_stream(config.stream, config.stream_options, config.seed, root), config.method)
+    stream = open_stream(config.stream, config.stream_options, config.seed, root)
+    stream = for_learner(stream, config.method_row.learner)
     learner = create_learner(config, stream)
     loaded = checkpoint.load_latest(folder / "checkpoint", config.hash)
     if loaded is None:

@@ -17,7 +17,7 @@ from torch import nn
 from recollect.distributed.world import SINGLE, join_world
 from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, catch_signals
 from recollect.errors import StoppedError, UserError
-from recollect.methods import Learner, Schedule, build_backbone, build_learner, methods
+from recollect.methods import Learner, Schedule, build_backbone, build_learner
 from recollect.metrics import summarise
 from recollect.rng import Key
 from recollect.runs.config import ConfigFile, RunConfig
@@ -36,7 +36,7 @@ def create_learner(config: RunConfig, stream: Stream, backbone: nn.Module | None
         backbone = build_backbone(config.backbone, config.backbone_options, stream.image_shape, key)
     heads = stream.new_units() if config.fixed_heads else []
     schedule = Schedule(config.training.epochs, config.training.learning_rate)
-    learner = methods()[config.method].learner
+    learner = config.method_row.learner
     return build_learner(learner, config.method_options, backbone, stream.image_shape, schedule, key, fixed_heads=heads)
 
 
@@ -62,8 +62,8 @@ def run(
     While it works the folder is locked: another process is refused. With `heed_signals` (in a main thread) Ctrl-C and
     SIGTERM let the step under way finish, save it, and raise `StoppedError`. A config of the stream 'tensors' is run on
     the `stream` given; one of the backbone 'own' with the `backbone` given, which is trained in place. `live` names
-    where figures go as they come, besides events.jsonl: tensorboard, mlflow. With `shared` all processes that torchrun
-    started do the run together; the first of them holds the folder and writes.
+    where figures go as they come, besides events.jsonl: tensorboard, mlflow, wandb. With `shared` all processes that
+    torchrun started do the run together; the first of them holds the folder and writes.
 
     >>> from recollect import resolve
     >>> config = resolve("split-digits", "finetune", seed=0, settings={"epochs": 1, "train_per_class": 10})
@@ -87,7 +87,7 @@ def run(
                 stream = open_stream(config.stream, config.stream_options, config.seed, data_root)
             elif config.stream != stream.name:
                 raise UserError(f"the config is for the stream {config.stream!r}, the one given is {stream.name!r}")
-            stream = for_method(stream, config.method)
+            stream = for_learner(stream, config.method_row.learner)
             learner = create_learner(config, stream, backbone)
             stream = as_pretrained(stream, learner)
             folder.check_data(stream.describe())
@@ -132,11 +132,11 @@ def run(
     return result
 
 
-def read_run(out: Path) -> tuple[RunConfig, Path | None]:
-    """The config of the run in a folder, and its data folder when it was last started."""
+def read_run(out: Path, method: str | None = None) -> tuple[RunConfig, Path | None]:
+    """The config of the run in a folder, and its data folder when it was last started; `method` as for `from_json`."""
     if not (out / "config.json").exists():
         raise UserError(f"{out} holds no run; start one with recollect run --out {out}")
-    config = RunConfig.from_json(read_json(out / "config.json", ConfigFile))
+    config = RunConfig.from_json(read_json(out / "config.json", ConfigFile), method)
     return config, last_data_root(out / "events.jsonl")
 
 
@@ -153,7 +153,8 @@ def resolve_precision(config: RunConfig, out: Path, device: str, *, force: bool)
 
 def command_of(config: RunConfig, out: Path, threads: int = 0) -> str:
     """The command line of the run, without options that have their defaults."""
-    arguments = ["recollect", "run", "--stream", config.stream, "--method", config.method, "--seed", str(config.seed)]
+    method = config.file_argument or config.method
+    arguments = ["recollect", "run", "--stream", config.stream, "--method", method, "--seed", str(config.seed)]
     arguments += ["--fixed-heads"] * config.fixed_heads + ["--measure-drift"] * config.measure_drift
     arguments += ["--precision", config.precision] if config.precision != "auto" else []
     arguments += ["--threads", str(threads)] if threads else []
@@ -171,7 +172,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         return summarise(matrix, record.at_start.get(name, [None] * len(matrix)))
 
     has_chain = any(cell is not None for cell in record.matrices["til_without_chain"][-1])
-    parameters, row = learner.parameter_counts(), methods()[config.method]
+    parameters, row = learner.parameter_counts(), config.method_row
     training_seconds = sum(seconds for phase, seconds in record.seconds.items() if phase != "evaluate")
     return {
         "til": summary("til"),
@@ -196,9 +197,9 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
     }
 
 
-def for_method(stream: Stream, method: str) -> Stream:
-    """The stream with labels as the method's classifier counts its units."""
-    return stream.with_one_unit_per_class() if methods()[method].learner.one_unit_per_class else stream
+def for_learner(stream: Stream, learner: type[Learner[Any]]) -> Stream:
+    """The stream with labels as the learner's classifier counts its units."""
+    return stream.with_one_unit_per_class() if learner.one_unit_per_class else stream
 
 
 def as_pretrained(stream: Stream, learner: Learner[Any]) -> Stream:

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from recollect.errors import UserError
+from recollect.registry import nearest
 from recollect.storage.documents import parse_json
 
 MAX_SHOWN = 100  # characters of a wrong value in a message
@@ -76,7 +77,15 @@ def check(option: Option, value: Any) -> Any:
     shown = "a number of thousands of digits" if _is_huge(value) else repr(value)
     if len(shown) > MAX_SHOWN:
         shown = f"{shown[:MAX_SHOWN]}… ({len(shown)} characters)"
-    raise UserError(f"{option.section}.{option.name} must be {describe(option.hint)}, got {shown}")
+    near = nearest(value, _choices(option.hint)) if isinstance(value, str) else None
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise UserError(f"{option.section}.{option.name} must be {describe(option.hint)}, got {shown}{hint}")
+
+
+def _choices(hint: Any) -> list[str]:
+    """The words among its values."""
+    literals = (item for item in _alternatives(hint) if typing.get_origin(item) is Literal)
+    return [choice for literal in literals for choice in typing.get_args(literal) if isinstance(choice, str)]
 
 
 def _is_huge(value: Any) -> bool:

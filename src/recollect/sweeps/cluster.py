@@ -6,7 +6,7 @@ with the worker, prevents that two workers execute the same run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Engine:
         raise UserError("--engine ray needs Ray: pip install 'recollect-rfe[ray]'") from error
 
     def engine(
-        todo: Sequence[Status], options: Mapping[str, Any], stop: StopRequest
+        todo: Iterable[Status], options: Mapping[str, Any], stop: StopRequest
     ) -> Iterator[tuple[Status, str | None]]:
+        todo = list(todo)
         if not ray.is_initialized():
             try:
                 ray.init(address=address, log_to_driver=False, include_dashboard=False)
@@ -37,9 +38,7 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Engine:
             raise UserError(f"the Ray cluster has no machine with {wanted}; lower --cpus-per-run or --gpus-per-run")
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=MAX_DEATHS)(_run_on_worker)
         absolute = {k: v.absolute() if isinstance(v, Path) else v for k, v in options.items()}
-        pending = {
-            task.remote(status.job.config.to_json(), status.folder.absolute(), absolute): status for status in todo
-        }
+        pending = {task.remote(*_arguments(status, absolute)): status for status in todo}
         while pending and stop.number is None:
             ended, _ = ray.wait(list(pending), timeout=WAIT_SECONDS)
             for status in pending.values():
@@ -57,5 +56,12 @@ def on_ray(address: str | None, cpus: float, gpus: float) -> Engine:
     return engine
 
 
-def _run_on_worker(config: Mapping[str, Any], folder: Path, options: Mapping[str, Any]) -> str | None:
-    return do_run_when_unlocked(config, folder, options, heed_signals=False)
+def _arguments(status: Status, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a worker is given; it has another working directory, so all paths are absolute."""
+    config = status.job.config
+    method = str(Path(config.file_argument).absolute()) if config.file_argument else None
+    return config.to_json(), status.folder.absolute(), options, method
+
+
+def _run_on_worker(*run: Any) -> str | None:
+    return do_run_when_unlocked(*run, heed_signals=False)

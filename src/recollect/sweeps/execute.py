@@ -1,26 +1,21 @@
 """Executing many runs: finished ones are skipped, interrupted ones resume, failed ones are tried again.
 
 `sweep.json` in the sweep's folder records for every run how often it was tried and why it failed. Runs are executed one
-after the other in this process, several at a time in processes of their own, or on a Ray cluster (sweeps/cluster.py).
+after the other in this process, several at a time in processes of their own (sweeps/processes.py), or on a Ray cluster
+(sweeps/cluster.py).
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from recollect.engine import StopRequest, catch_signals
+from recollect.engine.update import NonFiniteLossError
 from recollect.errors import StoppedError, UserError
 from recollect.results import find_results
 from recollect.runs import RunConfig, command_of, resolve_precision, run
@@ -30,7 +25,6 @@ from recollect.sweeps.preset import Job
 
 MAX_DEATHS = 3  # a process that dies without a message is started again so often
 MAX_REASON = 8000  # characters
-GRACE_SECONDS = 30.0  # for a worker whose sweep has died to finish its step and save
 LOCKED_SECONDS = 60.0  # how long a run waits for a folder that another process has locked
 WAIT_SECONDS = 0.5
 State = Literal["waiting", "running", "done", "failed"]
@@ -63,8 +57,12 @@ class Attempts(TypedDict):
     reasons: list[str]
 
 
-Engine = Callable[[Sequence[Status], Mapping[str, Any], StopRequest], Iterator[tuple[Status, str | None]]]
-"""Executes runs; yields each as it ends, with the reason if it failed."""
+class Diverged(str):
+    """The reason of a run that failed because its loss became NaN or infinite, so because of its settings."""
+
+
+Engine = Callable[[Iterable[Status], Mapping[str, Any], StopRequest], Iterator[tuple[Status, str | None]]]
+"""Executes runs, taking the next one when it can start it; yields each as it ends, with the reason if it failed."""
 
 
 def plan(jobs: Sequence[Job], out: Path, also: Sequence[Path] = (), device: str = "auto") -> list[Status]:
@@ -134,15 +132,25 @@ def _attempts_so_far(out: Path) -> dict[str, Attempts]:
 
 
 def do_run(
-    config: Mapping[str, Any], folder: Path, options: Mapping[str, Any], *, heed_signals: bool = True
+    config: Mapping[str, Any],
+    folder: Path,
+    options: Mapping[str, Any],
+    method: str | None = None,
+    *,
+    heed_signals: bool = True,
 ) -> str | None:
-    """Execute one run; returns why it failed, if it did. A request to stop and a locked folder are raised."""
+    """Execute one run; returns why it failed, if it did. A request to stop and a locked folder are raised.
+
+    A config as JSON can be sent to other processes; `method` is the file of a method that is not registered.
+    """
     try:
-        run_config = RunConfig.from_json(config)
+        run_config = RunConfig.from_json(config, method)
         command = command_of(run_config, folder, options.get("threads", 0))
         run(run_config, folder, command=command, heed_signals=heed_signals, **options)
     except (StoppedError, KeyboardInterrupt, LockedError):
         raise
+    except NonFiniteLossError as error:
+        return Diverged(error)
     except (UserError, OSError) as error:
         return str(error)[:MAX_REASON]
     except Exception:  # a failed run must not stop the others; the traceback is kept as the reason
@@ -154,6 +162,7 @@ def do_run_when_unlocked(
     config: Mapping[str, Any],
     folder: Path,
     options: Mapping[str, Any],
+    method: str | None = None,
     *,
     heed_signals: bool = True,
     stop: StopRequest | None = None,
@@ -162,7 +171,7 @@ def do_run_when_unlocked(
     started = time.monotonic()
     while True:
         try:
-            return do_run(config, folder, options, heed_signals=heed_signals)
+            return do_run(config, folder, options, method, heed_signals=heed_signals)
         except LockedError as error:
             if time.monotonic() - started > LOCKED_SECONDS:
                 return str(error)
@@ -172,111 +181,12 @@ def do_run_when_unlocked(
 
 
 def in_process(
-    todo: Sequence[Status], options: Mapping[str, Any], stop: StopRequest
+    todo: Iterable[Status], options: Mapping[str, Any], stop: StopRequest
 ) -> Iterator[tuple[Status, str | None]]:
     """One after the other, in this process."""
     for status in todo:
         if stop.number is not None:
             return
         status.begin()
-        yield status, do_run_when_unlocked(status.job.config.to_json(), status.folder, options, stop=stop)
-
-
-def in_processes(num: int) -> Engine:
-    """`num` at a time, each in a process of its own."""
-
-    def engine(
-        todo: Sequence[Status], options: Mapping[str, Any], stop: StopRequest
-    ) -> Iterator[tuple[Status, str | None]]:
-        waiting, running = list(todo), list[_Process]()
-        deaths: dict[str, int] = {}
-        try:
-            while (waiting and stop.number is None) or running:
-                while waiting and len(running) < num and stop.number is None:
-                    running.append(_Process(waiting.pop(0), options))
-                time.sleep(0.1)
-                if stop.number is not None:
-                    for process in running:
-                        process.ask_to_stop()
-                for process in [p for p in running if p.has_ended()]:
-                    running.remove(process)
-                    name = process.status.job.name
-                    reason = process.reason()
-                    if process.died and stop.number is None and deaths.setdefault(name, 0) < MAX_DEATHS:
-                        deaths[name] += 1
-                        process.status.reasons.append(reason or "")
-                        waiting.insert(0, process.status)
-                    elif not process.stopped and not (process.died and stop.number is not None):
-                        yield process.status, reason
-        finally:
-            for process in running:
-                process.ask_to_stop()
-                process.reason()
-
-    return engine
-
-
-class _Process:
-    """A run in a process of its own."""
-
-    def __init__(self, status: Status, options: Mapping[str, Any]) -> None:
-        self.status = status
-        status.begin()
-        context = multiprocessing.get_context("spawn")
-        self._ours, theirs = context.Pipe(duplex=False)
-        self._process: BaseProcess = context.Process(
-            target=_run_in_child, args=(theirs, status.job.config.to_json(), status.folder, dict(options))
-        )
-        self._process.start()
-        theirs.close()
-        self.died = self.stopped = self._asked = False
-        self._outcome: tuple[str, str | None] | None = None
-
-    def has_ended(self) -> bool:
-        """Whether it has sent its outcome, or died; the outcome must be received before the process can end."""
-        try:
-            if self._outcome is None and self._ours.poll():
-                self._outcome = self._ours.recv()
-        except (EOFError, OSError):
-            self.died = True
-        return self._outcome is not None or self.died or not self._process.is_alive()
-
-    def reason(self) -> str | None:
-        """Why it failed, if it did, once it has ended."""
-        self._process.join()
-        self.has_ended()  # receives the outcome, if there is one
-        if self._outcome is None:
-            self.died = True
-            return f"the process ended without a message, exit code {self._process.exitcode}"
-        kind, text = self._outcome
-        self.stopped = kind == "stopped"
-        return None if kind == "done" else str(text)
-
-    def ask_to_stop(self) -> None:
-        """Ask it to save and end, once; a second request would not let it save."""
-        if not self._asked:
-            self._asked = True
-            self._process.terminate()
-
-
-def _run_in_child(pipe: Connection, config: Mapping[str, Any], folder: Path, options: Mapping[str, Any]) -> None:
-    if hasattr(os, "setsid"):
-        os.setsid()  # Ctrl-C reaches only the sweep, which asks each run once
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    try:
-        reason = do_run_when_unlocked(config, folder, options)
-        outcome = ("done" if reason is None else "failed", reason)
-    except (StoppedError, KeyboardInterrupt):
-        outcome = ("stopped", "")
-    with suppress(BrokenPipeError):  # the sweep has died
-        pipe.send(outcome)
-
-
-def _end_with_parent() -> None:
-    """Wait until the sweep has ended in any way; then save and end as on SIGTERM, or exit after a grace period."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()  # reads a pipe that the system closes with the parent
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE_SECONDS)
-    os._exit(128 + signal.SIGTERM)
+        config = status.job.config
+        yield status, do_run_when_unlocked(config.to_json(), status.folder, options, config.file_argument, stop=stop)

@@ -9,7 +9,7 @@ epochs = 8
 
 [[runs]]                      # every stream with every method, and with every value of every listed setting
 stream = ["split-cifar100"]
-method = ["er", "derpp"]
+method = ["er", "derpp"]      # a registered method, or a Python file relative to this one: "mine.py"
 measure_drift = false
 set = { memory = [200, 500] }
 """
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from recollect.errors import UserError
+from recollect.methods import choose_method, relative_to
 from recollect.registry import lookup
 from recollect.runs import RunConfig, resolve
 
@@ -53,19 +54,24 @@ class Preset:
     runs: tuple[Mapping[str, Any], ...]
 
     def jobs(
-        self, seeds: Sequence[int] | None = None, extra: Mapping[str, Any] | None = None, precision: str = "auto"
+        self,
+        seeds: Sequence[int] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        precision: str = "auto",
+        only: Sequence[str] | None = None,
     ) -> list[Job]:
-        """All its runs, with other seeds or further settings where given; all runs of one seed before the next."""
+        """All its runs, with other seeds or further settings where given; all runs of one seed before the next.
+
+        `only` names the methods whose runs are wanted.
+        """
         jobs: dict[str, Job] = {}
         for run in self.runs:
             for stream, method in itertools.product(_list(run, "stream"), _list(run, "method")):
                 for own in _grid(run.get("set", {})):
-                    label = "-".join(
-                        [method, *(f"{key.rpartition('.')[2]}-{_plain(value)}" for key, value in own.items())]
-                    )
+                    values = [f"{key.rpartition('.')[2]}-{_plain(value)}" for key, value in own.items()]
                     for seed in seeds or self.seeds:
                         config = self._config(run, stream, method, {**own, **(extra or {})}, seed, precision)
-                        job = Job(f"{stream}/{label}/{seed}", config)
+                        job = Job(f"{stream}/{'-'.join([config.method, *values])}/{seed}", config)
                         if jobs.setdefault(job.name, job).config != config:
                             raise UserError(f"{self.name}: two runs are called {job.name}; tell them apart in `set`")
         names: dict[str, str] = {}
@@ -73,15 +79,19 @@ class Preset:
             other = names.setdefault(job.config.hash, job.name)
             if other != job.name:
                 raise UserError(f"{self.name}: {other} and {job.name} are the same run; leave one of them out")
+        methods = {job.config.method: job.config.method for job in jobs.values()}
+        wanted = {lookup(f"method of {self.name}", methods, method) for method in only or methods}
         order = {seed: i for i, seed in enumerate(seeds or self.seeds)}
-        return sorted(jobs.values(), key=lambda job: order[job.config.seed])
+        chosen = [job for job in jobs.values() if job.config.method in wanted]
+        return sorted(chosen, key=lambda job: order[job.config.seed])
 
     def _config(
         self, run: Mapping[str, Any], stream: str, method: str, own: Mapping[str, Any], seed: int, precision: str
     ) -> RunConfig:
         settings: dict[str, Any] = {}
+        name = choose_method(method).name
         for pattern, values in self.settings.items():
-            if fnmatchcase(method, pattern) or fnmatchcase(stream, pattern):
+            if fnmatchcase(name, pattern) or fnmatchcase(stream, pattern):
                 settings |= values
         flags = {key: run[key] for key in ("measure_drift", "fixed_heads", "precision") if key in run}
         return resolve(stream, method, seed, {**settings, **own}, **{"precision": precision, **flags})
@@ -131,6 +141,8 @@ def _load(name: str, before: tuple[str, ...]) -> Preset:
     problem = _problem(data, runs, seeds, settings)
     if problem:
         raise UserError(f"the preset {name} {problem}")
+    if data.get("runs"):
+        runs = tuple({**run, "method": [relative_to(Path(name), m) for m in _list(run, "method")]} for run in runs)
     return Preset(name, data.get("about", base.about if base else ""), tuple(seeds), settings, runs)
 
 

@@ -11,7 +11,8 @@
     stride = [1, 2]
 
 The study is stored as `optuna.log` in the search's folder, and the same command resumes it: an interrupted trial
-resumes at its last checkpoint, because a trial's folder is named by its configuration.
+resumes at its last checkpoint, because a run's folder is named by its configuration. Runs are executed as in a sweep,
+one after the other or several at a time; only this process writes to the study.
 """
 
 from __future__ import annotations
@@ -20,16 +21,20 @@ import hashlib
 import json
 import tomllib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from recollect.engine.update import NonFiniteLossError
+from recollect.engine import catch_signals
 from recollect.errors import UserError
-from recollect.runs import RunConfig, command_of, resolve, resolve_precision, run
-from recollect.storage import lock_folder
+from recollect.methods import choose_method, relative_to
+from recollect.runs import RunConfig, resolve, resolve_precision
+from recollect.storage import lock_folder, read_json
+from recollect.sweeps.execute import Diverged, Status
+from recollect.sweeps.preset import Job
+from recollect.sweeps.processes import engine_for
 
 KEYS = {"stream", "method", "seeds", "set", "space"}
 MAX_FAILED = 10  # trials in one call
@@ -83,7 +88,7 @@ def load_space(path: Path) -> Space:
     seeds, settings = data.get("seeds", [0]), data.get("set", {})
     if not isinstance(seeds, list) or any(type(seed) is not int for seed in seeds) or not isinstance(settings, dict):
         raise UserError(f"the space {path}: seeds is a list of whole numbers and set a table")
-    return Space(data["stream"], data["method"], tuple(seeds), settings, data["space"])
+    return Space(data["stream"], relative_to(path, data["method"]), tuple(seeds), settings, data["space"])
 
 
 def _is_range(values: Any) -> bool:
@@ -101,6 +106,7 @@ def tune(
     out: Path,
     num_trials: int,
     *,
+    workers: int = 1,
     precision: str = "auto",
     on_done: Callable[[Trial], None] = lambda trial: None,
     **options: Any,
@@ -114,68 +120,132 @@ def tune(
         raise UserError("recollect tune needs Optuna: pip install 'recollect-rfe[optuna]'") from error
     if num_trials < 1:
         raise UserError(f"--trials counts trials, got {num_trials}")
+    engine = engine_for(workers)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     out.mkdir(parents=True, exist_ok=True)
     log = str(out / "optuna.log")
-    with lock_folder(out):
+    with lock_folder(out), catch_signals() as stop:
         # Optuna's default lock is a symbolic link, which a killed process leaves behind and `lock_folder` refuses.
         storage = JournalStorage(JournalFileBackend(log, lock_obj=JournalFileOpenLock(log)))
-        return _search(optuna, storage, space, out, num_trials, precision, on_done, options)
+        study = optuna.create_study(study_name="recollect", storage=storage, direction="maximize", load_if_exists=True)
+        method = choose_method(space.method)
+        version = method.name if method.file is None else f"{method.name} {method.file.sha256}"
+        identity = json.dumps(vars(space) | {"method": version}, sort_keys=True, default=str)
+        searched = hashlib.sha256(identity.encode()).hexdigest()
+        if study.user_attrs.get("space", searched) != searched:
+            raise UserError(f"{out} holds a search of another space; choose another --out")
+        study.set_user_attr("space", searched)
+        search = _Search(study, optuna, space, out, precision, str(options.get("device", "auto")), workers, on_done)
+        while (num_missing := num_trials - len(search.finished())) > 0:
+            for status, reason in engine(search.runs(num_missing), options, stop):
+                search.record(status, reason)
+            stop.check()
+    return sorted(search.finished(), key=lambda trial: -trial.validation)
 
 
-def _search(
-    optuna: Any,
-    storage: Any,
-    space: Space,
-    out: Path,
-    num_trials: int,
-    precision: str,
-    on_done: Callable[[Trial], None],
-    options: dict[str, Any],
-) -> list[Trial]:
-    device = str(options.get("device", "auto"))
+@dataclass(frozen=True)
+class _Running:
+    """A trial whose runs have not all ended."""
 
-    def validation(chosen: Mapping[str, Any]) -> float:
-        accuracies = []
-        for seed in space.seeds:
-            config = space.config(chosen, seed, precision)
-            folder = out / f"{config.hash}-{seed}"
-            config = resolve_precision(config, folder, device, force=False)
-            command = command_of(config, folder, options.get("threads", 0))
-            result = run(config, folder, command=command, heed_signals=True, **options)
+    trial: Any
+    """Optuna's."""
+    chosen: dict[str, Any]
+    folders: tuple[Path, ...]
+    """Of its runs, one per seed."""
+
+
+class _Search:
+    """Asks Optuna for trials, and tells it the validation accuracy of each when all its runs have ended."""
+
+    def __init__(
+        self,
+        study: Any,
+        optuna: Any,
+        space: Space,
+        out: Path,
+        precision: str,
+        device: str,
+        workers: int,
+        on_done: Callable[[Trial], None],
+    ) -> None:
+        self._study, self._optuna, self._states = study, optuna, optuna.trial.TrialState
+        self._space, self._out, self._precision, self._device = space, out, precision, device
+        self._workers, self._on_done = workers, on_done
+        self._running: list[_Running] = []
+        self._outcomes: dict[Path, float | str | None] = {}
+        """Of each run that was started: its accuracy, why it failed, or None while it runs."""
+        self._num_failed = 0
+        for interrupted in study.get_trials(states=(self._states.RUNNING,)):
+            study.tell(interrupted.number, state=self._states.FAIL)
+            study.enqueue_trial(interrupted.params)
+
+    def finished(self) -> list[Trial]:
+        trials = self._study.get_trials(states=(self._states.COMPLETE,))
+        return [Trial(trial.number, dict(trial.params), float(trial.values[0])) for trial in trials]
+
+    def runs(self, num_trials: int) -> Iterator[Status]:
+        """The runs of new trials; each trial is chosen when its first run can start, by the results until then.
+
+        Trials may choose the same settings; such a run is started once and counts for all of them.
+        """
+        for _ in range(num_trials):
+            # Trials that run count as bad ones, so that those beside them are chosen elsewhere.
+            self._study.sampler = self._optuna.samplers.TPESampler(
+                seed=len(self._study.trials), constant_liar=self._workers > 1
+            )
+            trial = self._study.ask()
+            chosen = {name: _suggest(trial, name, values) for name, values in self._space.dimensions.items()}
+            try:
+                statuses = [self._status(chosen, seed) for seed in self._space.seeds]
+            except UserError as error:
+                self._fail(trial, chosen, str(error))
+                continue
+            running = _Running(trial, chosen, tuple(status.folder for status in statuses))
+            self._running.append(running)
+            for status in statuses:
+                if running in self._running and status.folder not in self._outcomes:
+                    self._outcomes[status.folder] = None
+                    yield status
+            self._end_trials()
+
+    def _status(self, chosen: Mapping[str, Any], seed: int) -> Status:
+        config = self._space.config(chosen, seed, self._precision)
+        folder = self._out / f"{config.hash}-{seed}"
+        return Status(Job(folder.name, resolve_precision(config, folder, self._device, force=False)), folder)
+
+    def record(self, status: Status, reason: str | None) -> None:
+        """Note that a run has ended."""
+        if reason is None:
+            result = read_json(status.folder / "result.json", dict[str, Any])
             accuracy = result["validation"]["til"]
-            if accuracy is None:
-                raise UserError("there are no validation images to choose by; set stream.validation above 0")
-            accuracies.append(accuracy)
-        return fmean(accuracies)
+            reason = "there are no validation images to choose by; set stream.validation above 0"
+            self._outcomes[status.folder] = reason if accuracy is None else float(accuracy)
+        else:
+            self._outcomes[status.folder] = reason
+        self._end_trials()
 
-    study = optuna.create_study(study_name="recollect", storage=storage, direction="maximize", load_if_exists=True)
-    searched = hashlib.sha256(json.dumps(vars(space), sort_keys=True, default=str).encode()).hexdigest()
-    if study.user_attrs.get("space", searched) != searched:
-        raise UserError(f"{out} holds a search of another space; choose another --out")
-    study.set_user_attr("space", searched)
-    done = optuna.trial.TrialState.COMPLETE
-    for interrupted in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
-        study.tell(interrupted.number, state=optuna.trial.TrialState.FAIL)
-        study.enqueue_trial(interrupted.params)
-    failed = 0
-    while len(study.get_trials(states=(done,))) < num_trials:
-        study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
-        trial = study.ask()
-        chosen = {name: _suggest(trial, name, values) for name, values in space.dimensions.items()}
-        try:
-            study.tell(trial, validation(chosen))
-        except UserError as error:  # settings that are invalid or cannot be trained; others may work
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            failed += 1
-            warnings.warn(f"trial {trial.number} with {chosen} failed: {error}", stacklevel=2)
-            is_due_to_settings = isinstance(error, NonFiniteLossError) or study.get_trials(states=(done,))
-            if failed > MAX_FAILED or not is_due_to_settings:
-                raise UserError(f"{failed} trials failed, the last one: {error}. Make the space narrower") from error
-            continue
-        on_done(Trial(trial.number, chosen, study.trials[trial.number].values[0]))
-    trials = [Trial(t.number, dict(t.params), float(t.values[0])) for t in study.get_trials(states=(done,))]
-    return sorted(trials, key=lambda trial: -trial.validation)
+    def _end_trials(self) -> None:
+        for running in list(self._running):
+            outcomes = [self._outcomes.get(folder) for folder in running.folders]
+            reasons = [outcome for outcome in outcomes if isinstance(outcome, str)]
+            accuracies = [outcome for outcome in outcomes if isinstance(outcome, float)]
+            if reasons:
+                self._running.remove(running)
+                self._fail(running.trial, running.chosen, reasons[0])
+            elif len(accuracies) == len(outcomes):
+                self._running.remove(running)
+                self._study.tell(running.trial, fmean(accuracies))
+                self._on_done(Trial(running.trial.number, running.chosen, fmean(accuracies)))
+
+    def _fail(self, trial: Any, chosen: Mapping[str, Any], reason: str) -> None:
+        """Settings that are invalid or cannot be trained; others may work."""
+        self._study.tell(trial, state=self._states.FAIL)
+        self._num_failed += 1
+        summary = reason.strip().splitlines()[-1]
+        warnings.warn(f"trial {trial.number} with {chosen} failed: {summary}", stacklevel=2)
+        is_due_to_settings = isinstance(reason, Diverged) or self.finished()
+        if self._num_failed > MAX_FAILED or not is_due_to_settings:
+            raise UserError(f"{self._num_failed} trials failed, the last one: {reason}. Make the space narrower")
 
 
 def _suggest(trial: Any, name: str, values: Any) -> Any:

@@ -4,6 +4,7 @@
 
     def test_my_method():
         check_method("my-method")                       # registered, or an entry point
+        check_method("my_method.py")                    # a file that defines METHODS; file.py:name for one of several
         check_method(Method(MyLearner, MyConfig(), "")) # or the row itself
 
 Each check raises AssertionError with what was expected. The streams are random pictures of a few pixels; nothing is

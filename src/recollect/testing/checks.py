@@ -16,10 +16,9 @@ from torch import nn
 
 from recollect.core.frozen import Averaged, Frozen
 from recollect.engine import Observer
-from recollect.methods import Method, methods
+from recollect.methods import Method, choose_method
 from recollect.methods.learner import num_parameters
 from recollect.nets import as_backbone
-from recollect.registry import lookup
 from recollect.rng import Key
 from recollect.runs.settings import check, options_of
 from recollect.testing.harness import (
@@ -283,7 +282,7 @@ CHECKS: tuple[Callable[[Method], None], ...] = (
 
 def check_method(method: str | Method, *, small: Mapping[str, Any] | None = None, budget: int = 6) -> None:
     """Hold a method to the contract: every check below, one after the other."""
-    row: Method = lookup("method", methods(), method) if isinstance(method, str) else method
+    row: Method = choose_method(method).row if isinstance(method, str) else method
     row = make_small(row, **(small or {}))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # what a method warns of on odd streams is its own affair

@@ -15,6 +15,7 @@ def audit(
     *,
     against: Path | None = None,
     expect: Literal["none", "previous", "reservoir"] | None = None,
+    method: str | None = None,
     json: Flag = False,
 ) -> None:
     """List everything that a run or model folder stores, checkpoints included: all tensors and all training samples.
@@ -30,13 +31,15 @@ def audit(
     expect
         Fail (exit code 1) unless the folder contains no samples (none), samples of the last tasks only (previous), or
         no more than the memory's capacity (reservoir); with --against also if an image is found elsewhere.
+    method
+        The Python file of the run's method, if it comes from one, to name the roles of its tensors; the file is run.
     json
         Print the complete list as JSON.
     """
     from recollect.cli.console import stdout
     from recollect.cli.rendering.audit import show_audit
 
-    sys.exit(show_audit(stdout(), folder, against, expect, as_json=json))
+    sys.exit(show_audit(stdout(), folder, against, expect, method, as_json=json))
 
 
 @app.command

@@ -46,7 +46,8 @@ def run(
     stream
         The stream; `recollect list` shows all.
     method
-        The method; `recollect list` shows all.
+        The method; `recollect list` shows all. Or your own, in a Python file that defines METHODS: file.py, or
+        file.py:name for one of several. The file is run.
     out
         The run folder: a new one, or one with the same configuration to resume.
     seed
@@ -71,7 +72,7 @@ def run(
     precision
         fp32, bf16 mixed precision, or auto: bf16 on devices that support it natively, otherwise fp32.
     live
-        Also log losses and accuracies to tensorboard, mlflow or both; requires the extra of that name.
+        Also log losses and accuracies to tensorboard, mlflow or wandb, or to several; requires the extra of that name.
     force
         Discard the run in this folder and start again.
     """
@@ -92,6 +93,7 @@ def run(
 def resume(
     folder: Path,
     *,
+    method: str | None = None,
     data_root: Path | None = None,
     device: Device = "auto",
     threads: Threads = 0,
@@ -103,12 +105,14 @@ def resume(
     ----------
     folder
         The run folder.
+    method
+        The Python file of the run's method, if it comes from one: only files that you name are run.
     data_root
         Folder with the data, if it has moved since the run was last started.
     """
     from recollect.runs import read_run
 
-    config, last_data_root = read_run(folder)
+    config, last_data_root = read_run(folder, method)
     _run_and_print(
         config, folder, data_root=data_root or last_data_root, device=device, threads=threads,
         checkpoint_seconds=checkpoint_every,
@@ -139,7 +143,7 @@ def list_(*, stream: str | None = None, method: str | None = None, backbone: str
     stream
         Show the options of runs on this stream.
     method
-        Show the options of this method.
+        Show the options of this method; a name, or a Python file as for `recollect run`.
     backbone
         Show the options of this backbone instead of the default one.
     """

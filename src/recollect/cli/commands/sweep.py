@@ -19,6 +19,7 @@ def sweep(
     *,
     out: Path | None = None,
     seeds: Annotated[list[int] | None, Parameter(consume_multiple=True, negative=())] = None,
+    only: Texts = None,
     set: Texts = None,
     also: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative=())] = None,
     data_root: Path | None = None,
@@ -44,6 +45,8 @@ def sweep(
         Folder for the runs; by default runs/<preset>, and then results anywhere in runs/ count as finished.
     seeds
         Seeds, instead of the preset's.
+    only
+        The methods of the preset to run, e.g. --only rfe er; by default all.
     set
         More options for every run, as for `recollect run`; stream.class_order=seeded makes the class order depend on
         the seed.
@@ -86,7 +89,7 @@ def sweep(
         suffix = "".join(f",{setting}" for setting in set or [])
         out = Path("runs") / f"{name}{re.sub(r'[^A-Za-z0-9.,=_-]', '_', suffix)}"
         also = [*(also or []), Path("runs")]
-    jobs = load_preset(preset).jobs(seeds, settings, precision)
+    jobs = load_preset(preset).jobs(seeds, settings, precision, only)
     if dry_run:
         print_plan(stdout(), jobs, out, also or [], device, threads)
         return
@@ -105,6 +108,7 @@ def tune(
     precision: Precision = "auto",
     device: Device = "auto",
     threads: Threads = 0,
+    workers: int = 1,
 ) -> None:
     """Search settings with Optuna by validation accuracy; the same command resumes. Requires recollect-rfe[optuna].
 
@@ -120,6 +124,8 @@ def tune(
         Folder with the data, as for `recollect run`.
     precision
         As for `recollect run`.
+    workers
+        Number of parallel runs, each in its own process if more than one.
     """
     from recollect.cli.console import stdout
     from recollect.escaping import escape
@@ -133,7 +139,8 @@ def tune(
         console.print(f"trial {trial.number}: {chosen}, validation {trial.validation:.2f} %", soft_wrap=True)
 
     options = {"data_root": data_root, "device": device, "threads": threads}
-    best = search(load_space(space), out, trials, precision=precision, on_done=print_trial, **options)[0]
+    search_space = load_space(space)
+    best = search(search_space, out, trials, workers=workers, precision=precision, on_done=print_trial, **options)[0]
     console.print(
         f"Best of {trials}: [bold]{escape(str(best.chosen))}[/], validation {best.validation:.2f} %; "
         "the test images were not used."

@@ -18,6 +18,7 @@ from recollect.audit.files import INCOMPLETE
 from recollect.deploy import ModelStore
 from recollect.errors import UserError
 from recollect.escaping import escape
+from recollect.methods import choose_method
 from recollect.storage import read_json
 
 MAX_LINES = 20  # of one kind
@@ -27,9 +28,11 @@ LIMITS = (
 )
 
 
-def show_audit(console: Console, folder: Path, against: Path | None, expect: str | None, *, as_json: bool) -> int:
+def show_audit(
+    console: Console, folder: Path, against: Path | None, expect: str | None, method: str | None, *, as_json: bool
+) -> int:
     """Print the audit; returns the exit code."""
-    audit = take_inventory(folder)
+    audit = take_inventory(folder, choose_method(method).row if method else None)
     if (folder / "model.json").exists():
         ModelStore(folder).load()  # a model that cannot be loaded is refused
     problems = audit.problems(expect) if expect else []

@@ -16,8 +16,7 @@ from recollect.escaping import escape
 from recollect.report.stats import spread
 from recollect.runs import find_results
 from recollect.storage.documents import parse_json
-from recollect.sweeps import Job, Status, best_settings, in_process, in_processes, plan, sweep
-from recollect.sweeps.execute import Engine
+from recollect.sweeps import Job, Status, best_settings, engine_for, plan, sweep
 
 MAX_ROWS = 30  # of the live table; the rest is counted
 
@@ -34,21 +33,22 @@ def print_plan(
     console: Console, jobs: Sequence[Job], out: Path, also: Sequence[Path], device: str, threads: int
 ) -> None:
     """All runs, whether they are finished, and their estimated cost."""
-    from recollect.sweeps.estimate import Estimator
+    from recollect.sweeps.estimate import FASTER, GPU_FLOPS, GPU_STEP_SECONDS, SLOWER, estimate
 
-    estimator = Estimator(device, threads)
+    statuses = plan(jobs, out, also, device)
+    costs = estimate([status.job.config for status in statuses], device, threads)
     table = Table(box=None, padding=(0, 2))
     for title in ("run", "", "minutes", "GB"):
         table.add_column(title, no_wrap=title == "run", justify="right" if title in ("minutes", "GB") else "left")
-    hours = gigabytes = 0.0
+    hours = gpu_hours = gigabytes = 0.0
     num_unknown = num_done = 0
-    for status in plan(jobs, out, also, device):
-        cost = estimator.cost(status.job.config)
+    for status, cost in zip(statuses, costs, strict=True):
         done = status.state == "done"
         num_done += done
         num_unknown += cost is None
         if cost is not None and not done:
-            hours, gigabytes = hours + cost.hours, gigabytes + cost.gigabytes
+            hours, gpu_hours = hours + cost.hours, gpu_hours + cost.gpu_hours
+            gigabytes += cost.gigabytes
         cells = ("?", "?") if cost is None else (f"{60 * cost.hours:.1f}", f"{cost.gigabytes:.2f}")
         table.add_row(
             escape(status.job.name), f"done: {escape(str(status.existing_result))}" if done else "to do", *cells
@@ -57,12 +57,20 @@ def print_plan(
     unknown = f"; {num_unknown} of unknown size" if num_unknown else ""
     console.print(
         f"{len(jobs)} runs, {num_done} done. To do: about [bold]{_duration(hours)}[/] on this device, one after the "
-        f"other, and {gigabytes:.1f} GB on disk{unknown}. Times are extrapolated from a few training steps."
+        f"other (between {_duration(hours / FASTER)} and {_duration(hours * SLOWER)}), and {gigabytes:.1f} GB on "
+        f"disk{unknown}. Times are extrapolated from a few training steps of each backbone."
     )
+    if gpu_hours:
+        console.print(
+            f"A GPU would need about {_duration(gpu_hours)}: a guess from the number of operations, at "
+            f"{GPU_FLOPS / 1e12:.0f} TFLOP/s and at least {1000 * GPU_STEP_SECONDS:.0f} ms per step; not measured."
+        )
 
 
 def _duration(hours: float) -> str:
-    return f"{60 * hours:.0f} minutes" if hours < 1.5 else f"{hours:.1f} hours"
+    if hours >= 1.5:
+        return f"{hours:.1f} hours"
+    return f"{60 * hours:.0f} minutes" if hours >= 2 / 60 else f"{3600 * hours:.0f} seconds"
 
 
 def run_sweep(
@@ -75,10 +83,8 @@ def run_sweep(
     options: Mapping[str, Any],
 ) -> int:
     """Run a sweep and show its progress; returns the exit code."""
-    if workers < 1:
-        raise UserError(f"--workers is a number of parallel runs, at least 1; got {workers}")
     statuses = plan(jobs, out, also, str(options["device"]))
-    engine: Engine = in_process if workers == 1 else in_processes(workers)
+    engine = engine_for(workers)
     if cluster is not None:
         from recollect.sweeps.cluster import on_ray
 

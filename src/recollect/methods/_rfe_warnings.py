@@ -1,0 +1,52 @@
+"""What RFE warns of: rules that do not suit the stream, and retrospectors that do more harm than good."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from recollect.core import RFE, feature_estimation
+from recollect.device import at_least_single
+from recollect.methods._rfe_config import RFEConfig
+from recollect.nets import Network
+from recollect.streams import TaskData, TaskInfo
+
+MAX_IMAGES = 256  # enough to compare two errors
+
+
+def warn_about_averaging(sizes: list[int], task: TaskInfo) -> None:
+    """Averaging ranks classes by their within-task probability, which does not suit every stream."""
+    remedy = "where the task is unknown use identity='forward'"
+    if task.num_classes == 1:
+        warnings.warn(
+            f"identity='average' cannot rank a task of one class, whose softmax is always 1; {remedy}", stacklevel=3
+        )
+    elif len({*sizes[: task.index + 1]}) > len({*sizes[: task.index]}) > 0:
+        warnings.warn(f"identity='average' favours tasks of few classes, and task sizes differ; {remedy}", stacklevel=3)
+
+
+@torch.no_grad()
+def warn_about_retrospector(config: RFEConfig, rfe: RFE, network: Network, task: TaskInfo, data: TaskData) -> None:
+    """An r_t that was trained too little brings features farther from f_{t-1} than the drift did.
+
+    Compares the mean squared errors of r_t(f_t, x) and of f_t on one batch of training images, without side effects.
+    """
+    if rfe.anchor is None:
+        return
+    num = min(len(data), data.batch_size, MAX_IMAGES)
+    x = next(data.batches(torch.arange(num) * len(data) // num)).x  # from all classes, which may be in order
+    f, then = at_least_single(network.backbone(x)), at_least_single(rfe.anchor(x))
+    estimate = at_least_single(rfe.chain.hop(rfe.chain.num_hops - 1, f, x))
+    with_it, without_it = float(feature_estimation(estimate, then)), float(feature_estimation(f, then))
+    if with_it > without_it:
+        remedy = (
+            "epochs or another learning_rate"
+            if config.end_to_end
+            else ("retrospect_epochs or another retrospect_learning_rate")
+        )
+        warnings.warn(
+            f"the retrospector of task {task.index + 1} leaves features farther from the earlier ones than they are "
+            f"without it (mean squared error {with_it:.3g}, without it {without_it:.3g}); use more {remedy}",
+            stacklevel=3,
+        )
