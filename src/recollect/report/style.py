@@ -32,6 +32,7 @@ EARLIER_STYLES = {
     "ewc": ("#b07d00", "^"),
     "si": ("#c9659e", "D"),
     "expansion": ("#808080", "s"),
+    "packnet": ("#d55e00", "D"),
     "agem": ("#c9659e", "X"),
     "er": ("#d55e00", "o"),
     "derpp": ("#b07d00", "s"),
