@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recollect.engine import Observer
 from recollect.errors import UserError
@@ -48,7 +48,7 @@ def run_step(learner: Learner[Any], number: int = 0, rate: float = 0.0) -> tuple
     return spy.loss, {name_of[id(p)]: g.numpy() for p, g in zip(trained, spy.applied, strict=True)}
 
 
-@pytest.mark.parametrize("name", ["packnet"])
+@pytest.mark.parametrize("name", ["packnet", "pnn"])
 def test_later_tasks_do_not_change_a_bit_of_earlier_ones(name: str) -> None:
     _, scores, _ = scores_after_each_task(name)
     assert torch.equal(scores[0], scores[2][:, :2])
@@ -112,7 +112,58 @@ def test_packnet_trains_free_weights_then_those_it_kept() -> None:
         assert np.allclose(found, [oracles.features(masked, x) for x, _ in now])
 
 
-@pytest.mark.parametrize(("name", "option", "value"), [("packnet", "prune", 1.0), ("packnet", "retrain", -0.5)])
+class TwoLayers(nn.Module):
+    """W_1 relu(W_0 x), with a layer that nothing reads."""
+
+    feature_dim, nonnegative = 3, False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.unused = nn.Linear(16, 5), nn.Linear(5, 3), nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(nn.functional.avg_pool2d(x, 4).flatten(1))))
+
+
+def test_pnn_connects_each_layer_to_all_earlier_columns() -> None:
+    learner = learner_in_last_task("pnn", backbone=TwoLayers(), lateral=0.5)
+    weights = {name: tensor.numpy() for name, tensor in learner.state_dict().items()}
+    batch = double_batch()
+    now = as_pairs(batch.images, batch.y)
+
+    def linear(name: str, h: np.ndarray) -> np.ndarray:
+        return weights[f"{name}.weight"] @ h + weights.get(f"{name}.bias", 0)
+
+    def lateral(name: str, earlier: list[np.ndarray]) -> np.ndarray:
+        scaled = [scale * h for scale, h in zip(weights[f"{name}.scales"], earlier, strict=True)]
+        return linear(f"{name}.connect", np.maximum(linear(f"{name}.reduce", np.concatenate(scaled)), 0))
+
+    def read(x: np.ndarray) -> list[np.ndarray]:
+        hidden, outputs, features = [], [], []
+        for k in range(3):
+            hidden.append(np.maximum(linear(f"columns.{k}.first", x), 0))
+            outputs.append(linear(f"columns.{k}.second", hidden[k]))
+            if k:
+                outputs[k] = outputs[k] + lateral(f"laterals.{k}.0", hidden[:k])
+            features.append(outputs[k] + lateral(f"laterals.{k}.1", outputs[:k]) if k else outputs[k])
+        return features
+
+    with torch.no_grad():
+        found = [f.numpy() for f in learner.task_features(batch.x)]
+    assert weights["laterals.2.0.reduce.weight"].shape == (3, 10)  # half of 5 inputs, rounded up, of two columns
+    for row, (x, _) in enumerate(now):
+        for k, f in enumerate(read(x)):
+            assert np.allclose(found[k][row], f)
+    loss, gradients = run_step(learner)
+    expected = [oracles.cross_entropy(linear("network.heads.2", read(x)[2]), y - 5, range(2)) for x, y in now]
+    assert loss == pytest.approx(oracles.mean(expected), rel=1e-9)
+    assert all(name.startswith(("columns.2.", "laterals.2.", "network.heads.2.")) for name in gradients)
+    assert len(gradients) == 6 + 2 * 4 + 2
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"), [("packnet", "prune", 1.0), ("packnet", "retrain", -0.5), ("pnn", "lateral", -1.0)]
+)
 def test_options_out_of_range_are_refused(name: str, option: str, value: float) -> None:
     with pytest.raises(UserError, match=f"{option}.*{value}"):
         type(methods()[name].config)(**{option: value})

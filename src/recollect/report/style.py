@@ -33,6 +33,7 @@ EARLIER_STYLES = {
     "si": ("#c9659e", "D"),
     "expansion": ("#808080", "s"),
     "packnet": ("#d55e00", "D"),
+    "pnn": ("#b07d00", "o"),
     "agem": ("#c9659e", "X"),
     "er": ("#d55e00", "o"),
     "derpp": ("#b07d00", "s"),
