@@ -48,7 +48,7 @@ def run_step(learner: Learner[Any], number: int = 0, rate: float = 0.0) -> tuple
     return spy.loss, {name_of[id(p)]: g.numpy() for p, g in zip(trained, spy.applied, strict=True)}
 
 
-@pytest.mark.parametrize("name", ["packnet", "pnn"])
+@pytest.mark.parametrize("name", ["packnet", "pnn", "supsup"])
 def test_later_tasks_do_not_change_a_bit_of_earlier_ones(name: str) -> None:
     _, scores, _ = scores_after_each_task(name)
     assert torch.equal(scores[0], scores[2][:, :2])
@@ -161,8 +161,60 @@ def test_pnn_connects_each_layer_to_all_earlier_columns() -> None:
     assert len(gradients) == 6 + 2 * 4 + 2
 
 
+def test_supsup_masks_fixed_weights_by_the_largest_scores() -> None:
+    learner = learner_in_last_task("supsup", density=0.3)
+    name, batch = "network.backbone.linear.weight", double_batch()
+    now = as_pairs(batch.images, batch.y)
+    scores = learner.mask_scores[0].detach().numpy()
+    mask = np.zeros(64)
+    mask[np.argsort(-np.abs(scores), axis=None)[: round(0.3 * 64)]] = 1
+    mask = mask.reshape(scores.shape)
+
+    def loss(net: oracles.Net) -> float:
+        return oracles.replayed({**net, "W": net["W"] * net["M"]}, now, lambda y: UNITS[NOW])
+
+    net = {**as_net(learner.state_dict()), "M": mask}
+    found, gradients = run_step(learner)
+    expected = oracles.gradient(loss, net, ("M", f"V{NOW}"))
+    assert found == pytest.approx(loss(net), rel=1e-9)
+    assert np.allclose(gradients["mask_scores.0"], expected["M"] * np.sign(scores), atol=2e-8)  # zeros of M included
+    assert np.allclose(gradients[f"network.heads.{NOW}.weight"], expected[f"V{NOW}"], atol=2e-8)
+    assert not gradients["network.backbone.linear.bias"].any()
+    assert name not in gradients
+    learner.end_task(STREAM.tasks[NOW].info, None)
+    assert np.array_equal(learner.get_buffer(f"mask_{NOW}_0").numpy(), mask == 1)
+    with torch.no_grad():
+        features = learner.subnetwork(batch.x, NOW).numpy()
+    assert np.allclose(features, [oracles.features({**net, "W": net["W"] * mask}, x) for x, _ in now])
+
+
+def test_supsup_weights_never_move_and_batchnorm_follows_each_task() -> None:
+    learner, _, states = scores_after_each_task("supsup")
+    fan_in = 3 * 3 * 3  # of the first convolution
+    first = states[0]["network.backbone.layers.0.weight"]
+    assert torch.allclose(first.abs(), torch.tensor((2 / (0.5 * fan_in)) ** 0.5))
+    for name in learner.state_dict():
+        if name.startswith("network.backbone.") and name.endswith(("weight", "bias")):
+            assert torch.equal(states[0][name], states[2][name]), name
+    mean = learner.own_names.index("layers.1.running_mean")
+    means = [states[2][f"own_{task}_{mean}"] for task in range(3)]
+    assert torch.equal(means[0], states[0]["network.backbone.layers.1.running_mean"])
+    assert not torch.equal(means[0], means[1])
+    assert 0.4 < float(states[2]["mask_0_1"].float().mean()) < 0.6
+    assert not torch.equal(states[2]["mask_0_1"], states[2]["mask_1_1"])
+
+
+def test_supsup_ranks_the_task_of_least_entropy_first() -> None:
+    learner = learner_in_last_task("supsup")
+    unsure, sure = torch.tensor([[2.0, 1.9, 2.1]]), torch.tensor([[0.0, 3.0]])
+    ranked = learner.rank([unsure, sure, torch.zeros(1, 2)])[0]
+    assert ranked.argsort(descending=True).tolist()[:2] == [4, 3]  # both classes of the second task
+    assert int(ranked[torch.tensor([0, 1, 2, 5, 6])].argmax()) == 3  # ln 2 of the third task is less than about ln 3
+
+
 @pytest.mark.parametrize(
-    ("name", "option", "value"), [("packnet", "prune", 1.0), ("packnet", "retrain", -0.5), ("pnn", "lateral", -1.0)]
+    ("name", "option", "value"),
+    [("packnet", "prune", 1.0), ("packnet", "retrain", -0.5), ("pnn", "lateral", -1.0), ("supsup", "density", 0.0)],
 )
 def test_options_out_of_range_are_refused(name: str, option: str, value: float) -> None:
     with pytest.raises(UserError, match=f"{option}.*{value}"):

@@ -34,6 +34,7 @@ EARLIER_STYLES = {
     "expansion": ("#808080", "s"),
     "packnet": ("#d55e00", "D"),
     "pnn": ("#b07d00", "o"),
+    "supsup": ("#c9659e", "s"),
     "agem": ("#c9659e", "X"),
     "er": ("#d55e00", "o"),
     "derpp": ("#b07d00", "s"),
