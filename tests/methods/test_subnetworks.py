@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from recollect.engine import Observer
 from recollect.errors import UserError
 from recollect.methods import Learner, methods
+from recollect.methods._units import find_points, masking, used_inputs
 from recollect.methods.packnet import FREE
 from tests.methods import oracles
 from tests.methods.support import NOW, STREAM, UNITS, Spy, as_net, as_pairs, double_batch, learner_in_last_task
@@ -36,14 +38,16 @@ def scores_after_each_task(name: str, **options: Any) -> tuple[Learner[Any], lis
     return learner, scores, states
 
 
-def run_step(learner: Learner[Any], number: int = 0, rate: float = 0.0) -> tuple[float, dict[str, np.ndarray]]:
+def run_step(
+    learner: Learner[Any], number: int = 0, rate: float = 0.0, progress: float = 1.0
+) -> tuple[float, dict[str, np.ndarray]]:
     """Loss and gradients of one step of the last task's phase `number`, by the names of the parameters."""
     phases = learner.phases(STREAM.tasks[NOW].info)
     phase = next(phase for index, phase in enumerate(phases) if index == number)
     learner.requires_grad_(False)
     trained = [p.requires_grad_(True) for group in phase.groups.values() for p in group]
     spy = Spy(trained, rate)
-    phase.step(double_batch(), spy)
+    phase.step(replace(double_batch(), progress=progress), spy)
     name_of = {id(p): name for name, p in learner.named_parameters()}
     return spy.loss, {name_of[id(p)]: g.numpy() for p, g in zip(trained, spy.applied, strict=True)}
 
@@ -212,9 +216,116 @@ def test_supsup_ranks_the_task_of_least_entropy_first() -> None:
     assert int(ranked[torch.tensor([0, 1, 2, 5, 6])].argmax()) == 3  # ln 2 of the third task is less than about ln 3
 
 
+def hat_in_last_task() -> Learner[Any]:
+    """HAT on two layers, in which earlier tasks use some units: all, half or none, as far as three or five go."""
+    learner = learner_in_last_task("hat", backbone=TwoLayers(), max_scale=8.0, penalty=0.6, embedding_rate=2.0)
+    far = [[[6, 6, -6, -6, -6], [6, -6, -6]], [[-6, 0.1, 0.05, -6, -6], [-6, 0.2, -6]]]
+    with torch.no_grad():
+        for task, layers in enumerate(far):
+            for embedding, values in zip(learner.embeddings[task], layers, strict=True):
+                embedding.copy_(torch.tensor(values))
+    return learner
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def test_hat_step_equals_a_hand_computation() -> None:
+    learner = hat_in_last_task()
+    batch = double_batch()
+    now = as_pairs(batch.images, batch.y)
+    net = {name: tensor.numpy().copy() for name, tensor in learner.state_dict().items()}
+    names = [f"embeddings.{NOW}.0", f"embeddings.{NOW}.1"]
+    s = 1 / 8 + (8 - 1 / 8) * 0.2
+    before = [np.maximum(*(sigmoid(8 * net[f"embeddings.{t}.{layer}"]) for t in (0, 1))) for layer in (0, 1)]
+
+    def logits(n: oracles.Net, x: np.ndarray) -> np.ndarray:
+        hidden, a = x, [sigmoid(s * n[name]) for name in names]
+        for layer, name in enumerate(("first", "second")):
+            hidden = a[layer] * (n[f"network.backbone.{name}.weight"] @ hidden + n[f"network.backbone.{name}.bias"])
+            hidden = np.maximum(hidden, 0) if layer == 0 else hidden
+        return n["network.heads.2.weight"] @ hidden + n["network.heads.2.bias"]
+
+    def loss(n: oracles.Net) -> float:
+        a = [sigmoid(s * n[name]) for name in names]
+        used = sum(float((x * (1 - b)).sum()) for x, b in zip(a, before, strict=True))
+        ce = oracles.mean([oracles.cross_entropy(logits(n, x), y - 5, range(2)) for x, y in now])
+        return ce + 0.6 * used / sum(float((1 - b).sum()) for b in before)
+
+    rate = 0.05
+    found, gradients = run_step(learner, rate=rate, progress=0.2)
+    assert found == pytest.approx(loss(net), rel=1e-9)
+    layers = [f"network.backbone.{name}.weight" for name in ("first", "second")]
+    expected = oracles.gradient(loss, net, (*names, *layers))
+    now_held = {name: tensor.numpy() for name, tensor in learner.state_dict().items()}
+    for name in names:
+        e = net[name]
+        compensated = expected[name] * 8 * (np.cosh(s * e) + 1) / (s * (np.cosh(e) + 1))
+        assert np.allclose(gradients[name], compensated, atol=1e-7)
+        assert np.allclose(now_held[name], np.clip(e - 2 * rate * compensated, -6, 6), atol=1e-7)
+    used = [np.ones(16), before[0] > 1e-3]  # all of the image, and the first layer's units that a task uses
+    for layer, name in enumerate(layers):
+        free = 1 - np.minimum(before[layer][:, None], used[layer][None, :])
+        assert np.allclose(now_held[name], net[name] - rate * free * expected[name], atol=1e-8)
+        assert np.abs(expected[name]).max() > 1e-3
+    assert used[1].tolist() == [True, True, True, False, False]
+
+
+class Branches(nn.Module):
+    """A shortcut, a grouped convolution, a norm that is not after a layer, and maps that are flattened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm = nn.Conv2d(3, 4, 3, 2), nn.BatchNorm2d(4)
+        self.b = nn.Conv2d(4, 4, 3, padding=1, groups=2)
+        self.c, self.mixed, self.d = nn.Linear(4 * 4, 3), nn.LayerNorm(3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.a(x)))
+        x = nn.functional.avg_pool2d(x + torch.relu(self.b(x)), 3, 3)
+        return self.d(self.mixed(nn.functional.gelu(self.c(x.flatten(1)))))
+
+
+def test_used_inputs_are_found_through_shortcuts_pooling_and_flattening() -> None:
+    net, shape = Branches(), (3, 14, 14)
+    points = find_points(net, shape)
+    assert points == {"a": "norm", "b": "b", "c": "c", "d": "d"}
+    units = {"a": [1, 0, 0, 0.5], "b": [0, 1, 0, 0], "c": [0.0, 0, 0], "d": [0.0, 0]}
+    used = used_inputs(net, shape, points, {name: torch.tensor(values).float() for name, values in units.items()})
+    assert used["a"].tolist() == [True] * 3
+    assert used["b"].tolist() == [True, False, False, True]
+    assert used["c"].tolist() == [used for used in (True, True, False, True) for _ in range(4)]
+    assert used["d"].tolist() == [True] * 3  # the norm mixes units
+    x = torch.randn(2, *shape)
+    with torch.no_grad(), masking(net.eval(), points, {"a": torch.tensor([1.0, 0, 0, 0]), "c": torch.zeros(3)}):
+        masked = net(x)
+    with torch.no_grad():
+        assert torch.allclose(masked, net.d(net.mixed(torch.zeros(2, 3))))
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+def test_hat_keeps_what_earlier_tasks_use() -> None:
+    learner, scores, states = scores_after_each_task("hat", max_scale=4000.0)
+    assert torch.allclose(scores[0], scores[2][:, :2], atol=1e-5)
+    assert torch.allclose(scores[1], scores[2][:, :4], atol=1e-5)
+    inputs, units = (learner.attention_before(2)[layer] for layer in ("layers.0", "layers.4"))
+    kept = (units[:, None] == 1) & (inputs[None, :] > 1e-3)
+    first, last = (states[task]["network.backbone.layers.4.weight"] for task in (1, 2))
+    assert torch.equal(first[kept], last[kept])
+    assert 0 < float(kept.float().mean()) < 1
+    assert bool((first[~kept] != last[~kept]).any())
+
+
 @pytest.mark.parametrize(
     ("name", "option", "value"),
-    [("packnet", "prune", 1.0), ("packnet", "retrain", -0.5), ("pnn", "lateral", -1.0), ("supsup", "density", 0.0)],
+    [
+        ("packnet", "prune", 1.0),
+        ("packnet", "retrain", -0.5),
+        ("pnn", "lateral", -1.0),
+        ("supsup", "density", 0.0),
+        ("hat", "penalty", -1.0),
+    ],
 )
 def test_options_out_of_range_are_refused(name: str, option: str, value: float) -> None:
     with pytest.raises(UserError, match=f"{option}.*{value}"):

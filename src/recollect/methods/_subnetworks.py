@@ -11,7 +11,7 @@ has its own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -36,7 +36,6 @@ from recollect.nets import Network
 from recollect.streams import Batch, TaskData, TaskInfo
 
 Config = TypeVar("Config")
-Layer = _ConvNd | nn.Linear
 
 
 class SubnetworkLearner(Learner[Config], ABC):
@@ -78,14 +77,17 @@ class SubnetworkLearner(Learner[Config], ABC):
 class SharedWeightsLearner(SubnetworkLearner[Config], ABC):
     """Sub-networks that share the backbone's weights. The backbone itself holds the newest task's own tensors."""
 
-    def __init__(self, network: Network, config: Config, setup: Setup) -> None:
+    def __init__(self, network: Network, config: Config, setup: Setup, layers: Collection[str] | None = None) -> None:
+        """Share the weights of these layers; by default of all."""
         super().__init__(network, config, setup)
         learnable = {id(parameter) for parameter in network.learnable()}
-        self.layers: dict[str, str] = {}
+        self.layers = {
+            f"{name}.weight".lstrip("."): name
+            for name, module in network.backbone.named_modules()
+            if isinstance(module, _ConvNd | nn.Linear) and id(module.weight) in learnable
+            if layers is None or name in layers
+        }
         """Layers whose weights are shared: the name of the module by that of its weight."""
-        for name, module in network.backbone.named_modules():
-            if isinstance(module, Layer) and id(module.weight) in learnable:
-                self.layers[f"{name}.weight".lstrip(".")] = name
         self.own_names = [
             name
             for name, tensor in network.backbone.state_dict(keep_vars=True).items()

@@ -73,10 +73,12 @@ class PackNet(SharedWeightsLearner[PackNetConfig]):
     def prune(self, task: int) -> None:
         """Give the largest free weights of each layer to the task and set the others to 0."""
         for weight, owner in zip(self.weights(), self.owners(), strict=True):
-            free = (owner == FREE).flatten().nonzero()[:, 0]
+            flat = owner.flatten()
+            free = (flat == FREE).nonzero()[:, 0]
             num_kept = len(free) - round(self.config.prune * len(free))
             order = weight.flatten()[free].abs().sort(descending=True, stable=True).indices
-            owner.view(-1)[free[order[:num_kept]]] = task
+            flat[free[order[:num_kept]]] = task
+            owner.copy_(flat.view(owner.shape))
             weight.masked_fill_(owner == FREE, 0)
 
     def subnetwork(self, x: Tensor, task: int) -> Tensor:

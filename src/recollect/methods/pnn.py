@@ -163,7 +163,7 @@ METHODS = {
         PNN,
         PNNConfig(),
         "a new network for each task, connected to the frozen earlier ones; is told the task",
-        cost=2.5,
+        cost=3.4,
         copies=8,
         contents={"columns": "network of a task", "laterals": "connections of a task to the networks before it"},
         colour="#b07d00",

@@ -118,7 +118,7 @@ METHODS = {
         SupSup,
         SupSupConfig(),
         "a mask per task over fixed random weights; is told the task, or infers it",
-        cost=1.4,
+        cost=1.2,
         copies=4,
         contents={
             "mask_scores": "scores of the weights for the newest task",

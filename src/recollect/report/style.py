@@ -35,6 +35,7 @@ EARLIER_STYLES = {
     "packnet": ("#d55e00", "D"),
     "pnn": ("#b07d00", "o"),
     "supsup": ("#c9659e", "s"),
+    "hat": ("#7a5fc4", "D"),
     "agem": ("#c9659e", "X"),
     "er": ("#d55e00", "o"),
     "derpp": ("#b07d00", "s"),
