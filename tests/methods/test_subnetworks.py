@@ -224,6 +224,7 @@ def hat_in_last_task() -> Learner[Any]:
         for task, layers in enumerate(far):
             for embedding, values in zip(learner.embeddings[task], layers, strict=True):
                 embedding.copy_(torch.tensor(values))
+        learner.embeddings[NOW][0][1] = 6.5  # a step clips it
     return learner
 
 
@@ -269,6 +270,7 @@ def test_hat_step_equals_a_hand_computation() -> None:
         free = 1 - np.minimum(before[layer][:, None], used[layer][None, :])
         assert np.allclose(now_held[name], net[name] - rate * free * expected[name], atol=1e-8)
         assert np.abs(expected[name]).max() > 1e-3
+    assert now_held[names[0]].max() == 6
     assert used[1].tolist() == [True, True, True, False, False]
 
 
