@@ -52,6 +52,16 @@ def test_all_methods_see_the_same_views_in_the_same_order(monkeypatch: pytest.Mo
     assert presented("finetune", 6, monkeypatch) != reference
 
 
+def test_a_batch_tells_where_it_is_in_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for batch_size, expected in ((7, [0.0, 0.5, 1.0]), (20, [1.0])):
+        stream, seen = make_stream((2,)), list[float]()  # 18 training images
+        learner = make_learner("finetune", stream, epochs=2)
+        original = learner.step
+        monkeypatch.setattr(learner, "step", lambda b, u, f=original, s=seen: (s.append(b.progress), f(b, u)))
+        teach(learner, stream, batch_size=batch_size)
+        assert seen == 2 * expected
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_gives_the_same_bits(name: str) -> None:
     stream = make_stream()

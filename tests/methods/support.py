@@ -82,9 +82,9 @@ def as_net(state: dict[str, Tensor], prefix: str = "network.") -> Net:
     return net
 
 
-def learner_in_last_task(name: str, **options: Any) -> Learner[Any]:
+def learner_in_last_task(name: str, backbone: nn.Module | None = None, **options: Any) -> Learner[Any]:
     """A learner in double precision that has begun all tasks, its weights moved off their start."""
-    learner = make_learner(name, STREAM, backbone=Linear(), **options)
+    learner = make_learner(name, STREAM, backbone=backbone or Linear(), **options)
     for task in STREAM.tasks:
         learner.begin_task(task.info)
         learner.double()
@@ -92,7 +92,8 @@ def learner_in_last_task(name: str, **options: Any) -> Learner[Any]:
     with torch.no_grad():
         for parameter in learner.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
-        learner.network.backbone.linear.bias.add_(0.5)
+        if backbone is None:
+            learner.network.backbone.linear.bias.add_(0.5)
     return learner
 
 

@@ -194,7 +194,8 @@ class Fit:
             x = augment(images, self.pixels, (key / "view").generator(), shard)
             cached = self._compute_cached(x)
         recall = partial(samples.recall, key) if samples is not None else None
-        return Batch(images, x, labels, self.pixels, key, cached, shard, recall)
+        progress = self.step / (self.num_steps - 1) if self.num_steps > 1 else 1.0
+        return Batch(images, x, labels, self.pixels, key, cached, shard, recall, progress)
 
     def _compute_cached(self, x: Tensor) -> dict[str, Tensor]:
         """The phase's cached functions of a view that is not in the cache."""

@@ -50,6 +50,8 @@ class Batch:
     recall: Callable[[Samples, Tensor], tuple[Tensor, Mapping[str, Tensor]]] | None = None
     """For phases whose `CachedFunctions` name a memory: views of its samples, augmented where the mask is true, and the
     functions' outputs for them."""
+    progress: float = 1.0
+    """Where the step is in its epoch: 0 for the first, 1 for the last."""
 
     def rng(self, purpose: str) -> torch.Generator:
         """A generator for one purpose of this step."""
