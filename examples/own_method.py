@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 from torch.nn.functional import mse_loss
 
-from recollect import open_stream
+import recollect
 from recollect.core import Frozen
-from recollect.engine import Engine, Runtime, Training
-from recollect.methods import Learner, Method, Parameters, Schedule, build_backbone, build_learner
-from recollect.rng import Key
+from recollect.methods import Learner, Method, Parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +35,12 @@ class FeatureDistillation(Learner[DistillationConfig]):
 
 METHODS = {"distillation": Method(FeatureDistillation, DistillationConfig(), "keeps the features near the previous")}
 
-# CONTRIBUTING.md says how to register METHODS, for `recollect run --method distillation`. To try a class as it is:
-epochs, stream, key = int(sys.argv[1]) if sys.argv[1:] else 5, open_stream("split-digits"), Key(0)
-for strength in (0.0, 10.0):
-    backbone = build_backbone("convnet", {"width": 8}, stream.image_shape, key)
-    config, schedule = DistillationConfig(strength=strength), Schedule(epochs, 5e-3)
-    learner = build_learner(FeatureDistillation, config, backbone, stream.image_shape, schedule, key)
-    training = Training(epochs=epochs, learning_rate=5e-3)
-    record = Engine(learner, stream, training, Runtime.choose(precision="fp32"), seed=0).run()
-    print(f"strength {strength:g}: {sum(record.matrices['til'][-1]) / 5:.1f} % correct with the task known")
+if (
+    __name__ == "__main__"
+):  # the same as `recollect run --stream split-digits --method examples/own_method.py --set strength=10 …`
+    epochs = int(sys.argv[1]) if sys.argv[1:] else 5
+    for strength in (0.0, 10.0):
+        settings = {"strength": strength, "epochs": epochs, "learning_rate": 5e-3, "backbone.width": 8}
+        config = recollect.resolve("split-digits", __file__, seed=0, settings=settings)
+        result = recollect.run(config, f"runs/own-method-{strength:g}-{epochs}-epochs")
+        print(f"strength {strength:g}: {result['til']['average_accuracy']:.1f} % correct with the task known")

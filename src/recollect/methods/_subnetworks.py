@@ -41,6 +41,8 @@ Config = TypeVar("Config")
 class SubnetworkLearner(Learner[Config], ABC):
     """Reads each task by its own sub-network and head."""
 
+    one_unit_per_class = False
+
     @abstractmethod
     def task_features(self, x: Tensor) -> list[Tensor]:
         """f_t(x) of every task begun."""
