@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from recollect.results import find_results
-from recollect.runs import RunConfig
+from recollect.runs import RunConfig, resolve
+from recollect.runs.tuned import tuned
 from recollect.sweeps.preset import load_preset
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +53,13 @@ def test_every_picture_matches_the_raw_results_and_is_on_a_page(pages: Any) -> N
     for picture in drawn:
         assert pictures.stored_digest(pictures.FOLDER / picture.name) == picture.digest, "run `make results`"
         assert f"images/{picture.name}" in text
+
+
+def test_tuned_settings_are_those_that_the_raw_results_choose() -> None:
+    with pytest.warns(UserWarning, match="no seed was run with all 3 settings"):
+        assert importlib.import_module("tuned").rows() == tuned(), "run `python benchmarks/tuned.py`"
+    for row in tuned():
+        resolve(row["stream"], row["method"], 0, row["settings"])
 
 
 def test_the_speed_page_matches_the_measurements() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from recollect.methods import methods
+from recollect.runs.tuned import Tuned
 from recollect.storage import seal
 from tests.support import recollect
 
@@ -68,6 +69,25 @@ def test_bad_input_ends_with_a_message_and_exit_code_2(arguments: list[str], mes
     assert message in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "r").exists()
+
+
+def test_best_starts_from_searched_settings_which_set_overrides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Tuned(
+        stream="split-digits", method="finetune", settings={"learning_rate": 0.5, "units": "task"},
+        where={"stream.tasks": 5}, tried=3, seeds=2, validation=90.0,
+    )  # fmt: skip
+    monkeypatch.setattr("recollect.runs.tuned.tuned", lambda: [row])
+    done = recollect(*QUICK_RUN, "--best", "--out", tmp_path / "r", "--set", "epochs=1", "learning_rate=0.01")
+    assert done.returncode == 0, done.stderr
+    assert "the best of 3 settings by validation accuracy, 2 seeds (stream.tasks 5)" in done.stdout
+    config = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert (config["method"]["units"], config["training"]["learning_rate"]) == ("task", 0.01)
+    done = recollect(*DIGITS, "--method", "er", "--best", "--out", tmp_path / "s")
+    assert done.returncode == 2
+    assert "no search has chosen settings for er on split-digits" in done.stderr
+    assert "There are: finetune on split-digits" in done.stderr
 
 
 def test_list_names_streams_methods_and_backbones() -> None:

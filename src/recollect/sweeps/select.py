@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -26,6 +26,9 @@ class Choice:
     validation: float
     """Mean task-incremental accuracy on validation images over the seeds."""
     num_tried: int
+    num_seeds: int
+    common: dict[str, Any] = field(repr=False)
+    """All that had to be the same for these runs to be compared."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def _choose(group: _Group, groups: Iterable[_Group]) -> Choice | None:
     chosen = {} if memory is None else {"memory": memory}
     chosen |= {name: settings[best][name] for name in _varied(settings.values()) if name in settings[best]}
     conditions = {name: group.describe().get(name) for name in _differences(group, groups)}
-    return Choice(stream, method, conditions, chosen, scores[best], len(group.tried))
+    return Choice(stream, method, conditions, chosen, scores[best], len(group.tried), len(common), group.conditions)
 
 
 def _differences(group: _Group, groups: Iterable[_Group]) -> list[str]:

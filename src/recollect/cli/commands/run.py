@@ -35,6 +35,7 @@ def run(
     threads: Threads = 0,
     checkpoint_every: CheckpointSeconds = 300.0,
     live: Texts = None,
+    best: Flag = False,
     force: Flag = False,
 ) -> None:
     """Train a method on a stream and write a run folder: config.json, events.jsonl, result.json, checkpoint/.
@@ -73,13 +74,26 @@ def run(
         fp32, bf16 mixed precision, or auto: bf16 on devices that support it natively, otherwise fp32.
     live
         Also log losses and accuracies to tensorboard, mlflow or wandb, or to several; requires the extra of that name.
+    best
+        Start from the settings that a committed search has chosen on validation images for this stream and method;
+        --set overrides them.
     force
         Discard the run in this folder and start again.
     """
+    from recollect.cli.console import stdout
     from recollect.runs import parse, resolve
+    from recollect.runs.tuned import tuned_settings
 
     short = {"backbone": backbone, "stream.tasks": tasks, "stream.train_per_class": train_per_class}
     settings = {key: value for key, value in short.items() if value is not None} | parse(set or [])
+    if best:
+        found = tuned_settings(stream, method)
+        settings = found["settings"] | settings
+        where = ", ".join(f"{key} {value}" for key, value in found["where"].items() if value is not None)
+        stdout().print(
+            f"{escape(method)} with {escape(str(found['settings']))}: the best of {found['tried']} settings by "
+            f"validation accuracy, {found['seeds']} seed{'s' * (found['seeds'] > 1)} ({escape(where)})."
+        )
     config = resolve(
         stream, method, seed, settings, fixed_heads=fixed_heads, measure_drift=measure_drift, precision=precision
     )

@@ -1,0 +1,73 @@
+"""Which settings did searches choose? Writes src/recollect/runs/tuned.json, for `recollect run --best`.
+
+    python benchmarks/tuned.py
+
+Reads the raw results under results/ as `recollect best` does: validation images only. A stream and method has one row: of its searches, the
+one that tried most settings, and among equal ones the one with the most training images per class.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from recollect.errors import UserError
+from recollect.results import find_results
+from recollect.runs import resolve
+from recollect.runs.tuned import Tuned
+from recollect.sweeps import Choice, best_settings
+
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "src" / "recollect" / "runs" / "tuned.json"
+
+
+def rows() -> list[Tuned]:
+    results = list(find_results([ROOT / "results"]).values())
+    chosen: dict[tuple[str, str], Choice] = {}
+    for choice in best_settings(results):
+        key = (choice.stream, choice.method)
+        if choice.num_tried > 1 and _is_valid(choice) and (key not in chosen or _rank(choice) > _rank(chosen[key])):
+            chosen[key] = choice
+    return [
+        Tuned(
+            stream=choice.stream,
+            method=choice.method,
+            settings={name: value for name, value in choice.settings.items() if name != "memory"},
+            where={
+                key: choice.common[key]
+                for key in ("memory", "stream.tasks", "stream.train_per_class", "backbone", "precision")
+            },
+            tried=choice.num_tried,
+            seeds=choice.num_seeds,
+            validation=round(choice.validation, 2),
+        )
+        for choice in chosen.values()
+    ]
+
+
+def _is_valid(choice: Choice) -> bool:
+    """Whether runs still have these options; earlier searches may have varied others.
+
+    A rule for unknown tasks is not chosen by the accuracy with the task known.
+    """
+    if "identity" in choice.settings:
+        return False
+    try:
+        resolve(choice.stream, choice.method, 0, choice.settings)
+    except UserError:
+        return False
+    return True
+
+
+def _rank(choice: Choice) -> tuple[int, int]:
+    images: Any = choice.common["stream.train_per_class"]
+    return choice.num_tried, images or 10**9
+
+
+def main() -> None:
+    FILE.write_text(json.dumps(rows(), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
