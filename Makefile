@@ -4,6 +4,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 TESTS_READY := $(VENV)/.ready-for-tests
 DOCS_READY := $(VENV)/.ready-for-docs
+unexport PYTHONDONTWRITEBYTECODE  # else every process that tests start would compile torch again
 INSTALL := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: setup demo test test-avx2 check docs bench results clean
@@ -20,7 +21,7 @@ test: $(TESTS_READY) check
 test-avx2: $(TESTS_READY)
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal \
 	  tests/core tests/nets tests/methods/test_conformance.py tests/deploy/test_export.py \
-	  -k "not resumes_mid and not scores_are and not memory_stays and not counts_its and not suite and not environment"
+	  -k "not resumes_mid and not scores_are and not memory_stays and not counts_its and not suite and not environment and not efficientnet and not vit"
 
 # The documentation as a site, site/index.html; a broken link, anchor or API name is an error.
 docs: $(DOCS_READY)

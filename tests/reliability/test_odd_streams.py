@@ -78,8 +78,8 @@ def test_invalid_streams_are_refused() -> None:
         stream_from_tensors(images, torch.tensor([0, 0, 1, -1]), images, labels, tasks=2, **names)
     with pytest.raises(UserError, match="labels go up to 1 but there are 1 different class names"):
         stream_from_tensors(images, labels, images, labels, tasks=2, class_names=["a", "a"])
-    with pytest.raises(UserError, match="a class belongs to one task only"):
-        stream_from_tensors(images, labels, images, labels, tasks=[["a"], ["a"]], **names)
+    with pytest.raises(UserError, match="names each of its classes once"):
+        stream_from_tensors(images, labels, images, labels, tasks=[["a"], ["b", "b"]], **names)
     with pytest.raises(UserError, match="training images must be uint8"):
         stream_from_tensors(torch.full((4, 3, 16, 16), float("nan")), labels, images, labels, tasks=2, **names)
 

@@ -40,7 +40,7 @@ def test_the_model_is_described(client: TestClient) -> None:
     about = client.get("/model").json()
     assert about["classes"] == ["0", "1", "2", "3"]
     assert about["tasks"] == [{"name": "may", "classes": ["0", "1"]}, {"name": "june", "classes": ["2", "3"]}]
-    assert (about["version"], about["image_size"], about["collect"]) == ("002-june", 32, None)
+    assert (about["version"], about["image_size"], about["collect"]) == ("002-june", 16, None)
 
 
 @pytest.mark.parametrize(
