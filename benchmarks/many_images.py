@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from measuring.system import PRINT_PEAK, describe_machine
+from measuring.system import describe_machine
 from recollect.deploy import ModelStore
 from recollect.runs.folder import code_version
 from recollect.storage import write_json
@@ -41,14 +41,26 @@ def generate(folder: Path, num_images: int) -> int:
     return total
 
 
+def watch_memory(process: subprocess.Popen[bytes]) -> dict[str, int]:
+    """The largest numbers of kilobytes that the process had of its own and mapped from files, which the system may drop."""
+    peaks = {"RssAnon": 0, "RssFile": 0}
+    while process.poll() is None:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        for name in peaks:
+            found = [int(line.split()[1]) for line in status.splitlines() if line.startswith(name)]
+            peaks[name] = max([peaks[name], *found])
+        time.sleep(0.2)
+    return peaks
+
+
 def measure(num_images: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         num_bytes = generate(Path(folder) / "images", num_images)
         arguments = ["learn", str(Path(folder) / "model"), str(Path(folder) / "images"), "--task", "all"]
         started = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", PRINT_PEAK, *arguments], check=True, stdout=subprocess.PIPE, text=True
-        )
+        with subprocess.Popen([sys.executable, "-m", "recollect", *arguments], stdout=subprocess.DEVNULL) as process:
+            peaks = watch_memory(process)
+        assert process.returncode == 0
         seconds = time.perf_counter() - started
         image_size = ModelStore(Path(folder) / "model").load().settings.image_size
     return {
@@ -56,7 +68,8 @@ def measure(num_images: int) -> dict[str, Any]:
         "images": num_images,
         "file_megabytes": num_bytes / 2**20,
         "seconds": seconds,
-        "peak_megabytes": int(done.stdout.split("peak")[-1]) / 2**10,
+        "peak_megabytes": peaks["RssAnon"] / 2**10,
+        "peak_mapped_megabytes": peaks["RssFile"] / 2**10,
         "image_size": image_size,
         "machine": describe_machine(),
         "commit": code_version(),

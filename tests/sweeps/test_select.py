@@ -108,3 +108,11 @@ def test_the_table_names_what_was_chosen_and_no_two_rows_look_alike(tmp_path: Pa
         ["split-digits", "rfe", "stream.tasks=2", "memory=50", "training.learning_rate=0.01", "53.00", "2"],
         ["split-digits", "rfe", "stream.tasks=5", "memory=50", "training.learning_rate=0.01", "51.00", "2"],
     ]
+
+
+def test_accuracies_of_different_scenarios_are_not_compared() -> None:
+    choices = best_settings([
+        result_of("er", 0, accuracy, **{"stream.shift": shift, "epochs": epochs})
+        for epochs, (shift, accuracy) in enumerate((("rotated", 50.0), ("permuted", 90.0)), 1)
+    ])  # fmt: skip
+    assert sorted(choice.num_tried for choice in choices) == [1, 1]

@@ -9,7 +9,9 @@ from statistics import fmean
 from typing import Any
 
 SECTIONS = ("method", "stream", "backbone", "training")
-DECIDE_VALIDATION = ("tasks", "class_order", "train_per_class", "validation")
+DECIDE_VALIDATION = (
+    "tasks", "class_order", "train_per_class", "validation", "shift", "repeats", "blur", "imbalance",
+)  # fmt: skip
 """Stream options that decide which images are validated on, and among which classes."""
 
 
