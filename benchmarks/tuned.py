@@ -19,6 +19,7 @@ from recollect.runs.tuned import Tuned
 from recollect.sweeps import Choice, best_settings
 
 ROOT = Path(__file__).parents[1]
+SIZES = ("backbone", "backbone.width", "training.epochs")
 FILE = ROOT / "src" / "recollect" / "runs" / "tuned.json"
 
 
@@ -35,8 +36,9 @@ def rows() -> list[Tuned]:
             method=choice.method,
             settings={name: value for name, value in choice.settings.items() if name != "memory"},
             where={
-                key: choice.common[key]
-                for key in ("memory", "stream.tasks", "stream.train_per_class", "backbone", "precision")
+                key: choice.all_settings[key]
+                for key in ("memory", "stream.tasks", "stream.train_per_class", *SIZES, "precision")
+                if choice.all_settings.get(key) is not None
             },
             tried=choice.num_tried,
             seeds=choice.num_seeds,
@@ -61,7 +63,7 @@ def _is_valid(choice: Choice) -> bool:
 
 
 def _rank(choice: Choice) -> tuple[int, int]:
-    images: Any = choice.common["stream.train_per_class"]
+    images: Any = choice.all_settings["stream.train_per_class"]
     return choice.num_tried, images or 10**9
 
 

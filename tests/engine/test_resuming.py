@@ -113,3 +113,20 @@ def test_resuming_in_another_environment_is_reported(tmp_path: Path) -> None:
         teach(make_learner("finetune", stream), stream, checkpoints=tmp_path, observer=recorder)
     (resumed,) = [fields for kind, fields in recorder.events if kind == "resumed"]
     assert list(resumed["changed"]) == ["threads"]
+
+
+def test_a_phase_that_ended_by_its_time_is_not_trained_again_when_resumed(tmp_path: Path) -> None:
+    stream = make_stream((2,))
+    num_images = len(stream.tasks[0].train)
+
+    def limited() -> Any:
+        learner = make_learner("rfe", stream, epochs=9, retrospect_epochs=1)
+        schedule = dataclasses.replace(learner.setup.schedule, seconds=1e-9)
+        learner.setup = dataclasses.replace(learner.setup, schedule=schedule)
+        return learner
+
+    with pytest.raises(StopError):  # after one epoch of the first phase, in the second
+        teach(limited(), stream, observer=StopAt(num_images + 1), checkpoints=tmp_path)
+    recorder = Recorder()
+    teach(limited(), stream, observer=recorder, checkpoints=tmp_path)
+    assert [fields["phase"] for kind, fields in recorder.events if kind == "epoch"] == ["task 1 · retrospect"]

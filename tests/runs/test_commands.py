@@ -79,9 +79,9 @@ def test_best_starts_from_searched_settings_which_set_overrides(
         where={"stream.tasks": 5}, tried=3, seeds=2, validation=90.0,
     )  # fmt: skip
     monkeypatch.setattr("recollect.runs.tuned.tuned", lambda: [row])
-    done = recollect(*QUICK_RUN, "--best", "--out", tmp_path / "r", "--set", "epochs=1", "learning_rate=0.01")
+    done = recollect(*QUICK_RUN, "--best", "--out", tmp_path / "r", "--set", "epochs=1", "training.learning_rate=0.01")
     assert done.returncode == 0, done.stderr
-    assert "the best of 3 settings by validation accuracy, 2 seeds (stream.tasks 5)" in done.stdout
+    assert "the best of 3 settings by validation accuracy with the task known, 2 seeds (stream.tasks 5)" in done.stdout
     config = json.loads((tmp_path / "r" / "config.json").read_text())
     assert (config["method"]["units"], config["training"]["learning_rate"]) == ("task", 0.01)
     done = recollect(*DIGITS, "--method", "er", "--best", "--out", tmp_path / "s")

@@ -127,14 +127,14 @@ def test_a_class_has_one_unit_in_the_view_of_a_single_classifier() -> None:
     assert plain.with_one_unit_per_class() is plain
 
 
-def test_the_loss_of_a_task_leaves_out_units_that_share_no_task_with_the_label() -> None:
+def test_the_loss_of_a_task_is_over_the_newest_task_that_has_the_label() -> None:
     stream = digits(tasks=[["0", "1"], ["1", "2"], ["3"]], train_per_class=4).with_one_unit_per_class()
     learner = make_learner("finetune", stream)
     for task in stream.tasks:
         learner.begin_task(task.info)
     logits = torch.tensor([[1.0, 2.0, 3.0, 4.0]]).expand(4, 4)
     masked = learner.network.within_task(logits, torch.arange(4))
-    together = [[0, 1], [0, 1, 2], [1, 2], [3]]
+    together = [[0, 1], [1, 2], [1, 2], [3]]
     expected = [
         [value if unit in units else -math.inf for unit, value in enumerate((1.0, 2.0, 3.0, 4.0))] for units in together
     ]
@@ -223,3 +223,15 @@ def test_statistics_of_a_returning_class_are_those_of_all_its_images() -> None:
         f = learner.network.backbone(stream.pixels.normalise(images))
     means = torch.stack([f[labels == unit].mean(0) for unit in range(3)])
     torch.testing.assert_close(learner.discriminant.statistics.means.float(), means, rtol=1e-4, atol=1e-5)
+
+
+def test_samples_of_a_returning_class_are_stored_with_the_task_that_showed_them() -> None:
+    stream = digits(tasks=[["0", "1"], ["1", "2"]], train_per_class=10).with_one_unit_per_class()
+    learner = make_learner("er", stream, memory=40)
+    teach(learner, stream)
+    (memory,) = learner.memories()
+    tasks = dict(zip(map(bytes, memory.images.flatten(1).numpy()), memory.tasks.tolist(), strict=True))
+    for task in stream.tasks:
+        shown = pictures(task.train)
+        assert shown
+        assert {tasks[image] for image in shown} == {task.info.index}

@@ -168,7 +168,7 @@ class ContinualClassifier:
 
         A pretrained backbone is read as it is; with `adapt` it is trained on the task too, and the result kept if
         validation images say that it is not worse, or with `force`. Others are trained unless `adapt` is False.
-        `minutes` adapts too, and ends the training before the epoch that would take longer.
+        `minutes` adapts too, and ends the training before an epoch that would exceed them.
 
         With `work`, a folder for checkpoints, the same call resumes an interrupted one. `ModelStore.learn` learns in a
         model folder, with its lock and checkpoints.

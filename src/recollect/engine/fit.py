@@ -69,7 +69,9 @@ class Fit:
         """Train from the current step to the end; `after_step` is called with the number of images of each step."""
         if not len(self.validation):
             warnings.warn("no validation images: the learning rate watches the training loss instead", stacklevel=2)
+        started = perf_counter()
         self._prepare(observer)
+        self._seconds += perf_counter() - started
         observer.phase(self.title, self.phase.schedule.epochs * len(self.train))
         observer.advance(self.epoch * len(self.train) + min(self.step * self.training.batch_size, len(self.train)))
         while self.epoch < self.phase.schedule.epochs and not self._has_stalled() and not self._is_out_of_time():
@@ -122,7 +124,8 @@ class Fit:
     def _is_out_of_time(self) -> bool:
         """Whether another epoch like the last one would exceed the phase's time."""
         limit = self.phase.schedule.seconds
-        return 0 < limit < self._seconds + self._epoch_seconds and self.epoch > 0
+        is_late = 0 < limit < self._seconds + self._epoch_seconds and self.epoch > 0
+        return bool(limit) and bool(self.runtime.world.all_reduce_max(int(is_late)))  # the same on all ranks
 
     @torch.no_grad()
     def _prepare(self, observer: Observer) -> None:
@@ -237,7 +240,7 @@ class Fit:
         tensors, values = self.update.state()
         tensors |= {f"best.{index}": tensor for index, tensor in enumerate(self._best_weights)}
         best = None if math.isinf(self._best) else self._best
-        watch = {"best": best, "since_best": self._since_best, "seconds": self._seconds}
+        watch = {"best": best, "since_best": self._since_best, "seconds": [self._seconds, self._epoch_seconds]}
         return tensors, {"epoch": self.epoch, "update": values, **watch}
 
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
@@ -247,7 +250,7 @@ class Fit:
             raise ValueError(f"epoch {self.epoch} of {self.phase.schedule.epochs}")
         self._best = math.inf if values["best"] is None else float(values["best"])
         self._since_best = int(values["since_best"])
-        self._seconds = float(values.get("seconds", 0.0))
+        self._seconds, self._epoch_seconds = map(float, values.get("seconds", (0.0, 0.0)))
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith("best.")}
         weights = self._weights() if len(own) < len(tensors) else []
         self._best_weights = [tensors[f"best.{index}"].to(tensor.device) for index, tensor in enumerate(weights)]

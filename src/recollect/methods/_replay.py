@@ -54,7 +54,9 @@ class ReplayLearner(Learner[Config], ABC):
         rows = to_device(rows, batch.y.device)
         labels = batch.y[rows]
         kept = {name: value[rows] for name, value in values.items()}
-        self.memory.write(slots, batch.images[rows], labels, self.network.task_of_unit[labels], **kept)
+        self.memory.write(
+            slots, batch.images[rows], labels, torch.full_like(labels, self.network.num_tasks - 1), **kept
+        )
 
 
 def check_decay(**decays: float) -> None:

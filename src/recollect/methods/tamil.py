@@ -63,6 +63,8 @@ class TAMiLConfig(ReplayConfig):
 class TAMiL(ReplayLearner[TAMiLConfig]):
     """Task-specific attention modules in lifelong learning."""
 
+    one_unit_per_class = False
+
     def __init__(self, network: Network, config: TAMiLConfig, setup: Setup) -> None:
         super().__init__(network, config, setup)
         self.attentions = nn.ModuleList()

@@ -118,12 +118,12 @@ class Network(nn.Module):
         return F.cross_entropy(self.within_task(logits, y) if units == "task" else logits, y)
 
     def within_task(self, logits: Float[Tensor, "b units"], y: Int[Tensor, " b"]) -> Float[Tensor, "b units"]:
-        """The logits with -∞ at units that share no task with each image's label."""
+        """The logits with -∞ at the units of other tasks than the newest that has the class of each image's label."""
         tasks = self.task_of_unit[: logits.shape[1]]
         apart = tasks[None, :] != tasks[y][:, None]
         for units in self._units_of_task:
             if units is not None:
                 is_in = torch.zeros_like(tasks, dtype=torch.bool)
                 is_in[list(units)] = True
-                apart &= ~(is_in[None, :] & is_in[y][:, None])
+                apart[is_in[y]] = ~is_in
         return logits.masked_fill(apart, float("-inf"))

@@ -98,7 +98,7 @@ class Stream:
 
     def with_one_unit_per_class(self) -> Stream:
         """The stream for a classifier that has one unit for a class, whichever tasks the class is in."""
-        if not self.repeats_classes:
+        if not self.repeats_classes or any(task.info.units is not None for task in self.tasks):
             return self
         unit_of_name: dict[str, int] = {}
         tasks, first = [], 0

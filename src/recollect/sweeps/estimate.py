@@ -85,6 +85,8 @@ def _cost(config: RunConfig, timing: Timing) -> Cost:
     assert size is not None
     per_class = min(config.stream_options.train_per_class or size.train_per_class, size.train_per_class)
     num_images = per_class * size.num_classes * (1 - config.stream_options.validation)
+    if config.stream_options.shift != "none" and isinstance(config.stream_options.tasks, int):
+        num_images *= config.stream_options.tasks  # every task has all classes
     num_trained = num_images * config.training.epochs * method.cost
     on_gpu = max(timing.flops / GPU_FLOPS, GPU_STEP_SECONDS / config.training.batch_size)
     values = timing.num_parameters * (method.copies + MOMENTS)

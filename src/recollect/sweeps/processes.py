@@ -100,7 +100,7 @@ class _Process:
             return f"the process ended without a message, exit code {self._process.exitcode}"
         kind, text = self._outcome
         self.stopped = kind == "stopped"
-        return None if kind == "done" else str(text)
+        return None if kind == "done" else text
 
     def ask_to_stop(self) -> None:
         """Ask it to save and end, once; a second request would not let it save."""

@@ -29,8 +29,8 @@ class Choice:
     """Mean task-incremental accuracy on validation images over the seeds."""
     num_tried: int
     num_seeds: int
-    common: dict[str, Any] = field(repr=False)
-    """All that had to be the same for these runs to be compared."""
+    all_settings: dict[str, Any] = field(repr=False)
+    """Everything that the runs chosen were run with."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ def _conditions(result: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "stream": config["stream"]["name"],
         "method": config["method"]["name"],
+        "method_file": config.get("method_file", {}).get("sha256"),
         "memory": config["method"].get("memory"),
         "backbone": config["backbone"]["name"],
         **stream,
@@ -111,7 +112,8 @@ def _choose(group: _Group, groups: Iterable[_Group]) -> Choice | None:
     chosen = {} if memory is None else {"memory": memory}
     chosen |= {name: settings[best][name] for name in _varied(settings.values()) if name in settings[best]}
     conditions = {name: group.describe().get(name) for name in _differences(group, groups)}
-    return Choice(stream, method, conditions, chosen, scores[best], len(group.tried), len(common), group.conditions)
+    everything = group.conditions | settings[best]
+    return Choice(stream, method, conditions, chosen, scores[best], len(group.tried), len(common), everything)
 
 
 def _differences(group: _Group, groups: Iterable[_Group]) -> list[str]:

@@ -48,8 +48,8 @@ def learn(
         is kept if it classifies validation images at least as well. Backbones without pretrained weights are always
         trained, unless --no-adapt.
     minutes
-        Adapt as --adapt does, for about this long: training ends before the epoch that would take longer, after one
-        epoch at least.
+        Adapt as --adapt does, for about this long: training ends before an epoch that would exceed the limit, after
+        one epoch at least.
     force
         Keep the adapted model even if validation images say that it is worse.
     strict

@@ -88,11 +88,13 @@ def run(
     settings = {key: value for key, value in short.items() if value is not None} | parse(set or [])
     if best:
         found = tuned_settings(stream, method)
-        settings = found["settings"] | settings
-        where = ", ".join(f"{key} {value}" for key, value in found["where"].items() if value is not None)
+        given = {key.rpartition(".")[2] for key in settings}
+        settings |= {key: value for key, value in found["settings"].items() if key.rpartition(".")[2] not in given}
+        where = ", ".join(f"{key} {value}" for key, value in found["where"].items())
         stdout().print(
             f"{escape(method)} with {escape(str(found['settings']))}: the best of {found['tried']} settings by "
-            f"validation accuracy, {found['seeds']} seed{'s' * (found['seeds'] > 1)} ({escape(where)})."
+            f"validation accuracy with the task known, {found['seeds']} seed{'s' * (found['seeds'] > 1)} "
+            f"({escape(where)})."
         )
     config = resolve(
         stream, method, seed, settings, fixed_heads=fixed_heads, measure_drift=measure_drift, precision=precision
