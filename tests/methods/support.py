@@ -158,8 +158,11 @@ def stored_samples(learner: Learner[Any]) -> tuple[list, list[int]]:
 
 def fill_memory(learner: Learner[Any]) -> None:
     """Three samples of each old task, in a memory of six."""
+    now = learner.network.num_tasks
     for task in (0, 1):
+        learner.network.num_tasks = task + 1  # samples are stored with the task under way
         learner.remember(double_batch(task, 3))
+    learner.network.num_tasks = now
 
 
 def scope_of(units: str) -> oracles.Scope:

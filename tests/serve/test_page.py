@@ -68,7 +68,7 @@ def test_an_image_is_classified_and_corrected(page: Any, july: Path, image: Path
     page.locator("#files").set_input_files([image, image])
     card = page.locator(".card").first
     card.get_by_role("heading", name="2", exact=True).wait_for()
-    assert page.locator("#status").text_content() == "2 images classified"
+    page.locator("#status", has_text="2 images classified").wait_for()
     assert card.locator("tbody tr").count() == 4
     assert card.locator("tbody tr").first.text_content().endswith("june")
     assert card.locator("img").evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 8
