@@ -1,4 +1,4 @@
-"""Does `learn` hold 100,000 images? Time and memory of a quick learn; writes results/many-images.json for docs/speed.md.
+"""Does `learn` hold 100,000 images? Time and memory of a quick learn; writes results/many-images.json.
 
     python benchmarks/many_images.py [NUMBER]
 
