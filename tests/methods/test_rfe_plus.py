@@ -1,7 +1,8 @@
-"""rfe-plus: Gaussians that follow the drift, and gentle training of pretrained backbones."""
+"""rfe-plus: Gaussians that follow the drift; gentle training of pretrained backbones, by its rivals too."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -18,16 +19,18 @@ def pretrained() -> nn.Module:
     return backbone
 
 
-def test_norms_keep_their_statistics_and_teachers_theirs_with_pretrained_weights() -> None:
+@pytest.mark.parametrize("method", ["rfe-plus", "fsa", "ldc"])
+def test_norms_keep_their_statistics_with_pretrained_weights(method: str) -> None:
     stream, backbone = make_stream((2, 2)), pretrained()
     norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
     before = [norm.running_mean.clone() for norm in norms]  # type: ignore[union-attr]
     weight = next(backbone.parameters()).detach().clone()
-    learner = make_learner("rfe-plus", stream, backbone=backbone, epochs=2)
+    learner = make_learner(method, stream, backbone=backbone, epochs=2)
     teach(learner, stream)
     assert all(torch.equal(norm.running_mean, old) for norm, old in zip(norms, before, strict=True))  # type: ignore[arg-type]
     assert not torch.equal(next(backbone.parameters()), weight)
-    assert learner.rfe.anchor.statistics == "frozen"
+    if method == "rfe-plus":
+        assert learner.rfe.anchor.statistics == "frozen"
 
 
 def test_norms_follow_the_batch_from_scratch() -> None:
@@ -39,10 +42,11 @@ def test_norms_follow_the_batch_from_scratch() -> None:
     assert learner.rfe.anchor.statistics == "adapting"
 
 
-def test_new_heads_start_as_discriminants_of_pretrained_features() -> None:
+@pytest.mark.parametrize("method", ["rfe-plus", "fsa"])
+def test_new_heads_start_as_discriminants_of_pretrained_features(method: str) -> None:
     stream = make_stream((3, 3), per_class=30)
     task = stream.tasks[0]
-    learner = make_learner("rfe-plus", stream, backbone=pretrained()).eval()
+    learner = make_learner(method, stream, backbone=pretrained()).eval()
     learner.begin_task(task.info)
     data = TaskData(task.train, stream.pixels, torch.device("cpu"), 16, Key(0))
     learner.eval().prepare_task(task.info, data)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from recollect.core import Discriminant, folded
 from recollect.device import at_least_single
@@ -17,6 +17,10 @@ from recollect.errors import UserError
 from recollect.methods.learner import Learner, Parameters, Phase, Reader, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
 from recollect.streams import Batch, TaskData, TaskInfo
+
+HELD_OUT = 5  # every so many images, to find a head's temperature
+TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+HEAD_SHRINKAGE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +46,13 @@ Shrunk = TypeVar("Shrunk", bound=ShrinkageConfig)
 class StatisticsLearner(Learner[Config], ABC):
     """Each task adds to statistics of its features, by which the classes of all tasks are ranked together.
 
-    The network's own heads serve training alone.
+    The network's own heads serve training alone. A pretrained backbone is trained as `rfe-plus` trains it: the head
+    starts as the discriminant of the features, and BatchNorm keeps its statistics.
     """
+
+    def __init__(self, network: Network, config: Config, setup: Setup) -> None:
+        super().__init__(network, config, setup)
+        self.is_pretrained = getattr(network.backbone, "normalisation", None) is not None
 
     def begin_task(self, task: TaskInfo) -> None:
         super().begin_task(task)
@@ -76,9 +85,17 @@ class StatisticsLearner(Learner[Config], ABC):
         """The feature z that the statistics are of, from the backbone's."""
         return f
 
+    @torch.no_grad()
+    def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
+        if self.is_pretrained and self.is_trained_on(task) and task.units is None:  # else classes have units already
+            read = folded(self.network.backbone, self.setup.image_shape)
+            f = torch.cat([at_least_single(read(batch.x)) for batch in data.batches()])
+            start_head(self.network.heads[task.index], f, data.labels - self.network.units(task.index).start)
+
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
         if self.is_trained_on(task):
-            yield self.classifier_phase(task, self.step, "task")
+            phase = self.classifier_phase(task, self.step, "task")
+            yield replace(phase, training=phase.training[1:]) if self.is_pretrained else phase
 
     def step(self, batch: Batch, update: Update) -> None:
         update(self.network.cross_entropy(self.network(batch.x), batch.y, "task"))
@@ -159,3 +176,26 @@ class SharedGaussians(StatisticsLearner[Shrunk], ABC):
         """Reading needs the backbone, W and b alone."""
         read = sum(buffer.numel() for buffer in self.discriminant.buffers(recurse=False))
         return Parameters(super().parameter_counts().training, num_parameters(self.network.backbone) + read)
+
+
+@torch.no_grad()
+def start_head(head: nn.Module, f: Tensor, labels: Tensor, shrinkage: float = HEAD_SHRINKAGE) -> None:
+    """Make a head the discriminant of features f, as confident as a fifth of them, held out, allows."""
+    num_classes = len(head.get_parameter("bias"))
+    held = torch.arange(len(f), device=f.device) % HELD_OUT == 0
+    temperature = TEMPERATURES[-1]
+    if bool(held.any()) and not bool(held.all()):
+        scores = _fit(f[~held], labels[~held], num_classes, shrinkage)(f[held])
+        losses = [F.cross_entropy(scores / t, labels[held]) for t in TEMPERATURES]
+        temperature = TEMPERATURES[int(torch.stack(losses).argmin())]
+    whole = _fit(f, labels, num_classes, shrinkage)
+    bias = whole.bias - whole.weight @ whole.centre
+    head.load_state_dict({"weight": whole.weight / temperature, "bias": bias / temperature})
+
+
+def _fit(f: Tensor, labels: Tensor, num_classes: int, shrinkage: float) -> Discriminant:
+    discriminant = Discriminant(f.shape[1], shrinkage).to(f.device)
+    discriminant.grow(num_classes)
+    discriminant.add(f, labels)
+    discriminant.refresh()
+    return discriminant

@@ -7,14 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from recollect.core import Discriminant, Frozen, Lesson, Reading, RetrospectorChain, average, folded, make_rule
+from recollect.core import Frozen, Lesson, Reading, RetrospectorChain, average, folded, make_rule
 from recollect.device import at_least_single
 from recollect.methods._rfe_config import RFEConfig
 from recollect.streams import TaskData, TaskInfo
-
-HELD_OUT = 5  # every so many images, to find a head's temperature
-TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-
 
 Evidence = Callable[[Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
 """From images, today's features, estimates in each task's space and logits of each head to scores of all classes."""
@@ -119,24 +115,3 @@ class TaskIdentity(nn.Module):
         if not estimates:
             return average(logits[:1])
         return self.rule.evidence(Reading(f, estimates, self._read_first(x, first), self.is_frozen), logits)
-
-
-@torch.no_grad()
-def discriminant_head(f: Tensor, labels: Tensor, num_classes: int, shrinkage: float) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a head that starts as the discriminant of features f, as sure as a fifth held out allows."""
-    held = torch.arange(len(f), device=f.device) % HELD_OUT == 0
-    temperature = TEMPERATURES[-1]
-    if bool(held.any()) and not bool(held.all()):
-        scores = _fit(f[~held], labels[~held], num_classes, shrinkage)(f[held])
-        losses = [nn.functional.cross_entropy(scores / t, labels[held]) for t in TEMPERATURES]
-        temperature = TEMPERATURES[int(torch.stack(losses).argmin())]
-    whole = _fit(f, labels, num_classes, shrinkage)
-    return whole.weight / temperature, (whole.bias - whole.weight @ whole.centre) / temperature
-
-
-def _fit(f: Tensor, labels: Tensor, num_classes: int, shrinkage: float) -> Discriminant:
-    discriminant = Discriminant(f.shape[1], shrinkage).to(f.device)
-    discriminant.grow(num_classes)
-    discriminant.add(f, labels)
-    discriminant.refresh()
-    return discriminant

@@ -20,8 +20,9 @@ from recollect.core import RFE, feature_estimation, folded, fused
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.device import at_least_single
 from recollect.errors import UserError
+from recollect.methods._discriminant import start_head
 from recollect.methods._rfe_config import RFEConfig
-from recollect.methods._rfe_identity import Evidence, TaskIdentity, discriminant_head
+from recollect.methods._rfe_identity import Evidence, TaskIdentity
 from recollect.methods._rfe_memory import Recall, RFEMemory
 from recollect.methods._rfe_warnings import warn_about_averaging, warn_about_retrospector
 from recollect.methods.learner import (
@@ -100,8 +101,7 @@ class RFELearner(Learner[RFEConfig]):
         return f, data.labels - self.network.units(task.index).start
 
     def _start_head(self, task: TaskInfo, f: Tensor, labels: Tensor) -> None:
-        weight, bias = discriminant_head(f, labels, task.num_classes, self.config.shrinkage)
-        self.network.heads[task.index].load_state_dict({"weight": weight, "bias": bias})
+        start_head(self.network.heads[task.index], f, labels, self.config.shrinkage)
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
         if not self.adapts:
