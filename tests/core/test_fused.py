@@ -10,7 +10,7 @@ import torch
 from tests.support import make_learner, make_stream, teach
 from torch import Tensor, nn
 
-from recollect.core import RFE, AuxiliaryExtractor, GatedRetrospector, fused
+from recollect.core import RFE, AffineRetrospector, AuxiliaryExtractor, GatedRetrospector, fused, fused_heads
 
 
 def grown(num_tasks: int, **options: Any) -> RFE:
@@ -30,6 +30,7 @@ OPTIONS = [
     {"stride": 2},
     {"form": "mlp-residual"},
     {"form": "no-aux"},
+    {"form": "affine"},
     {"in_channels": 1},
 ]
 
@@ -107,3 +108,25 @@ def test_a_reader_scores_as_the_learner_does(name: str, identity: str) -> None:
             found, expected = each.reader(torch.float64, without_chain=True)(x), each.scores(x)
         for key in ("til", "cil", "til_without_chain"):
             assert torch.allclose(getattr(found, key), getattr(expected, key), rtol=1e-9, atol=1e-11), key
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+def test_heads_behind_an_affine_chain_are_heads_on_todays_features(stride: int) -> None:
+    rfe = grown(6, form="affine", stride=stride)
+    for hop in rfe.chain.retrospectors:
+        assert isinstance(hop, AffineRetrospector)
+        for tensor in hop.buffers():
+            tensor.normal_()
+    heads = [nn.Linear(10, classes).double() for classes in (2, 1, 3, 2, 2, 4, 2)]  # the last task has not begun
+    f = torch.randn(5, 10, dtype=torch.float64)
+    folded = fused_heads(rfe.chain, heads)
+    assert folded is not None
+    estimates = [*rfe.rewind(torch.zeros(5, 3, 16, 16), f), f]
+    expected = torch.cat([head(estimate) for head, estimate in zip(heads, estimates, strict=True)], dim=1)
+    torch.testing.assert_close(nn.functional.linear(f, *folded), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_only_a_chain_that_is_all_affine_folds_into_heads() -> None:
+    heads = [nn.Linear(10, 2).double() for _ in range(3)]
+    assert fused_heads(grown(3).chain, heads) is None
+    assert fused_heads(grown(1, form="affine").chain, heads[:1]) is None  # there is no hop yet

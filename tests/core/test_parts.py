@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from recollect.core import (
+    AffineRetrospector,
     AuxiliaryExtractor,
     Averaged,
     Frozen,
@@ -142,6 +143,24 @@ def norm_net() -> nn.Sequential:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5))
     net[1].running_mean.uniform_()  # type: ignore[union-attr, operator]
     return net
+
+
+def test_affine_retrospector_is_ridge_regression_cut_to_the_directions_of_largest_change() -> None:
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=(200, 6)) + 3
+    change = rng.normal(size=(6, 6)) @ np.diag([3, 2, 1, 0.1, 0.1, 0.1]) @ rng.normal(size=(6, 6))
+    target = f + f @ change + rng.normal(size=6)
+    features, targets = torch.from_numpy(f).float(), torch.from_numpy(target).float()
+    changes = target - f
+    centred = changes - changes.mean(0)
+    for rank in (6, 2):
+        r = AffineRetrospector(6, rank)
+        assert torch.equal(r(features), features)  # the identity, before
+        r.fit(features, targets)
+        *_, directions = np.linalg.svd(centred)  # without noise the ridge is next to nothing
+        kept = directions[:rank].T @ directions[:rank]
+        expected = f + changes.mean(0) + centred @ kept
+        np.testing.assert_allclose(r(features).numpy(), expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
 def test_frozen_ignores_train_and_never_changes() -> None:

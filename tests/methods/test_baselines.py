@@ -32,6 +32,7 @@ def test_rfe_its_forms_and_basic_baselines_are_registered() -> None:
         "rfe-mlp-projection",
         "rfe-mlp-residual",
         "rfe-no-aux",
+        "rfe-affine",
         "rfe-p",
     }
     assert expected <= set(NAMES)

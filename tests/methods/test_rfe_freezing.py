@@ -16,7 +16,7 @@ from recollect.nets.resnet import ResNet18
 from recollect.rng import Key
 from tests.support import after_task, make_learner, make_stream, phases, teach
 
-FORMS = ["rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux"]
+FORMS = ["rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux", "rfe-affine"]
 
 
 def test_a_reservoir_trains_all_retrospectors_but_no_old_auxiliary_network() -> None:
@@ -150,3 +150,16 @@ def test_the_whole_chain_can_be_trained_outside_the_engine() -> None:
         rfe.end_task(backbone)
     assert len(rfe.retrospect_parameters(whole_chain=True)) == 2 * 10
     assert all(parameter.requires_grad for parameter in rfe.retrospect_parameters(whole_chain=True))
+
+
+def test_an_affine_retrospector_is_computed_from_the_tasks_images_when_the_task_ends() -> None:
+    stream = make_stream((2, 2))
+    learner = make_learner("rfe-affine", stream, epochs=3)
+    teach(learner, stream)
+    assert list(phases(learner, stream, 1)) == ["fit"]
+    task = stream.tasks[1]
+    x = stream.pixels.normalise(task.train.take(torch.arange(len(task.train)))[0])
+    with torch.no_grad():
+        f, then = learner.eval().network.backbone(x), learner.rfe.anchor(x)
+        drifted, rectified = (nn.functional.mse_loss(g, then) for g in (f, learner.rfe.chain.hop(0, f, x)))
+    assert rectified < 0.7 * drifted

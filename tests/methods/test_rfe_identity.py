@@ -15,7 +15,7 @@ from recollect.rng import Key
 from recollect.streams import TaskData
 from tests.support import make_learner, make_stream, teach, warm
 
-FORMS = ["rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux"]
+FORMS = ["rfe", "rfe-p", "rfe-b", "rfe-e2e", "rfe-mlp-residual", "rfe-mlp-projection", "rfe-no-aux", "rfe-affine"]
 
 
 @pytest.mark.parametrize("name", FORMS)

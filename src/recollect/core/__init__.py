@@ -6,16 +6,17 @@ from recollect.core.chain import RetrospectorChain
 from recollect.core.discriminant import Discriminant
 from recollect.core.folding import folded
 from recollect.core.frozen import Averaged, Frozen
-from recollect.core.fused import fused
+from recollect.core.fused import fused, fused_heads
 from recollect.core.identity import Lesson, Reading, Rule, average, make_rule
 from recollect.core.objectives import feature_estimation
-from recollect.core.retrospector import GatedRetrospector, MLPRetrospector
+from recollect.core.retrospector import AffineRetrospector, GatedRetrospector, MLPRetrospector
 from recollect.core.rfe import RFE
 from recollect.core.statistics import ClassStatistics
 
 __all__ = [
     "RFE",
     "AffineMap",
+    "AffineRetrospector",
     "AuxiliaryExtractor",
     "Averaged",
     "ClassStatistics",
@@ -32,5 +33,6 @@ __all__ = [
     "fit_affine",
     "folded",
     "fused",
+    "fused_heads",
     "make_rule",
 ]

@@ -1,5 +1,7 @@
 """The chain read fast: a copy of its weights in which all hops that can be taken together are.
 
+A chain of affine hops is an affine map, and the heads behind it are heads that read today's features.
+
 All auxiliary networks see the same pooled image, so their first convolutions are one product over its patches and
 their second ones one batched product; so are A_h h and B h of all hops. G_f and G_h of a hop are one product. Only
 f̂_{t-1} = r_t(f̂_t, h_t(x)) itself goes hop by hop.
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 
 from recollect.core.auxiliary import POOLED_SIZE, AuxiliaryExtractor
 from recollect.core.chain import RetrospectorChain
-from recollect.core.retrospector import GatedRetrospector
+from recollect.core.retrospector import AffineRetrospector, GatedRetrospector
 
 PART = 32  # images whose auxiliary features are computed at a time, so that what lies between stays in the cache
 Rewind = Callable[[Tensor, Tensor], list[Tensor]]
@@ -31,6 +33,31 @@ def fused(chain: RetrospectorChain, dtype: torch.dtype | None = None) -> Rewind:
     if not hops or len(hops) != chain.num_hops or len(auxiliaries) != chain.num_hops:
         return chain.rewind
     return _FusedChain(chain, hops, auxiliaries, dtype)
+
+
+@torch.no_grad()
+def fused_heads(chain: RetrospectorChain, heads: Sequence[nn.Module]) -> tuple[Tensor, Tensor] | None:
+    """Weight and bias of all heads on today's features, those of old tasks behind the chain; None if it is not affine.
+
+    Heads of tasks that are not learned yet read today's features.
+    """
+    hops = [r for r in chain.retrospectors if type(r) is AffineRetrospector]
+    if not hops or len(hops) != chain.num_hops:
+        return None
+    depths = [chain.num_hops_to(task) if task < chain.num_tasks else 0 for task in range(len(heads))]
+    weights: dict[int, Tensor] = {}
+    biases: dict[int, Tensor] = {}
+    example = heads[0].get_parameter("weight")
+    product, offset = torch.eye(example.shape[1]).to(example), example.new_zeros(example.shape[1])
+    for depth in range(chain.num_hops + 1):  # f̂ = f product + offset
+        for task in (task for task, needed in enumerate(depths) if needed == depth):
+            weight, bias = _weight_and_bias(heads[task])
+            weights[task], biases[task] = weight @ product.T, bias + weight @ offset
+        if depth < chain.num_hops:
+            r = hops[-1 - depth]
+            product, offset = product + product @ r.down @ r.up, offset + offset @ r.down @ r.up + r.bias
+    tasks = range(len(heads))
+    return torch.cat([weights[task] for task in tasks]), torch.cat([biases[task] for task in tasks])
 
 
 class _FusedChain:

@@ -72,7 +72,7 @@ class Rule(nn.Module, ABC):
     follows_drift = False
     """Whether it learns from how the network read a task's images before the task."""
     needs_estimates = True
-    """Whether it learns from features in the spaces of earlier tasks."""
+    """Whether it reads features in the spaces of earlier tasks, beside the heads that do."""
 
     @abstractmethod
     def grow(self, num_classes: int) -> None:
@@ -107,7 +107,7 @@ def average(logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
 class Average(Rule):
     """Stores nothing."""
 
-    learns = False
+    learns = needs_estimates = False
 
     def grow(self, num_classes: int) -> None:
         return

@@ -2,7 +2,7 @@
 
 stage 1   L_CE + α L_FE(f_t, D_t, f_{t-1})                    `drift_loss`
 stage 2   L_FE(adapter ∘ h_{t+1}, D_t, f_t)                   `distill_loss`
-          L_FE(r_t, D_t, f_{t-1}), with h_t frozen            `retrospect_loss`
+          L_FE(r_t, D_t, f_{t-1}), with h_t frozen            `retrospect_loss`, or `fit_affine` in closed form
 reading   f̂_{t-1} = r_t(f̂_t, h_t(x))                          `rewind`
 """
 
@@ -18,7 +18,7 @@ from recollect.core.auxiliary import AuxiliaryExtractor
 from recollect.core.chain import RetrospectorChain
 from recollect.core.frozen import Frozen, Statistics
 from recollect.core.objectives import feature_estimation
-from recollect.core.retrospector import Form, make_retrospector
+from recollect.core.retrospector import AffineRetrospector, Form, make_retrospector
 
 
 class RFE(nn.Module):
@@ -66,7 +66,7 @@ class RFE(nn.Module):
             lambda: make_retrospector(
                 form, feature_dim, self._auxiliary_dim, projection_dim, bias=bias, final_relu=final_relu
             ),
-            None if form == "no-aux" else make_auxiliary,
+            None if form in ("no-aux", "affine") else make_auxiliary,
             stride,
         )
         self.adapter: nn.Linear | None = None
@@ -122,6 +122,13 @@ class RFE(nn.Module):
         if target is None:
             target = self.anchor.teacher_forward(x) if self.end_to_end else self.anchor(x)
         return feature_estimation(self.chain.hop(self.chain.num_hops - 1, f, x), target)
+
+    def fit_affine(self, f: Float[Tensor, "n d"], target: Float[Tensor, "n d"]) -> None:
+        """Compute r_t of the affine form, which is not trained, from features f_t and the last anchor's of the task."""
+        newest = self.chain.retrospectors[-1]
+        if not isinstance(newest, AffineRetrospector):
+            raise TypeError(f"only an affine retrospector is computed, this one is a {type(newest).__name__}; train it")
+        newest.fit(f, target)
 
     def distill_parameters(self) -> list[nn.Parameter]:
         """h_{t+1} and its adapter."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recollect.core import GatedRetrospector
+from recollect.core import AffineRetrospector, GatedRetrospector
 from recollect.deploy.calibration import fit_temperature
 from recollect.deploy.model import LearnedTask, Model, Typical
 from recollect.deploy.reader import Reader, compute_features, make_pixels
@@ -104,7 +104,7 @@ def measure_drift(
             stacklevel=4,
         )
         hop = learner.rfe.chain.retrospectors[-1]
-        assert isinstance(hop, GatedRetrospector)
+        assert isinstance(hop, GatedRetrospector | AffineRetrospector)
         hop.pass_through()
         rectified = drifted
     return replace(model, tasks=(*model.tasks[:-1], replace(newest, drifted=drifted, rectified=rectified)))

@@ -32,7 +32,7 @@ class RFEConfig:
     auxiliary_dim: int = 128
     """Output dimension of the auxiliary network, dim(h)."""
     projection_dim: int = 128
-    """Output dimension of the projections, dim(a^f) = dim(a^h)."""
+    """Output dimension of the projections, dim(a^f) = dim(a^h); of the affine form the rank."""
     bias: bool = True
     """Biases in the retrospector; the paper's parameter counts have none."""
     final_relu: bool = True
@@ -92,6 +92,8 @@ class RFEConfig:
                 "shrinkage is a share from 0 to 1 and head_weight cannot be negative, "
                 f"got {self.shrinkage} and {self.head_weight}"
             )
+        if self.end_to_end and self.form == "affine":
+            raise UserError("an affine retrospector is computed when a task ends; with end_to_end use another form")
         if self.end_to_end and self.alpha == 0:
             raise UserError("end to end only alpha trains the retrospectors; give it a positive alpha, got 0")
         if self.views < 0 or self.views_megabytes < 1:

@@ -9,14 +9,14 @@ S is nothing (RFE), samples of the last k tasks (RFE-P) or a reservoir over all 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recollect.core import RFE, feature_estimation, folded, fused
+from recollect.core import RFE, feature_estimation, folded, fused, fused_heads
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.device import at_least_single
 from recollect.errors import UserError
@@ -52,7 +52,7 @@ class RFELearner(Learner[RFEConfig]):
 
     def __init__(self, network: Network, config: RFEConfig, setup: Setup) -> None:
         super().__init__(network, config, setup)
-        if config.form != "no-aux" and min(setup.image_shape[1:]) < POOLED_SIZE:
+        if config.form not in ("no-aux", "affine") and min(setup.image_shape[1:]) < POOLED_SIZE:
             raise UserError(
                 f"RFE needs images of at least {POOLED_SIZE} pixels, got {setup.image_shape[1:]}; enlarge them"
             )
@@ -92,16 +92,15 @@ class RFELearner(Learner[RFEConfig]):
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
         """Start the new head as the discriminant of the features that it will be trained on."""
         if self.is_gentle and self.adapts:
-            self._start_head(task, *self._read(task, data))
+            start_head(self.network.heads[task.index], *self._read(task, data), self.config.shrinkage)
 
     def _read(self, task: TaskInfo, data: TaskData) -> tuple[Tensor, Tensor]:
         """Features of a task's images, and labels within the task."""
-        read = folded(self.network.backbone, self.setup.image_shape)
-        f = torch.cat([at_least_single(read(batch.x)) for batch in data.batches()])
-        return f, data.labels - self.network.units(task.index).start
+        return self._features(self.network.backbone, data), data.labels - self.network.units(task.index).start
 
-    def _start_head(self, task: TaskInfo, f: Tensor, labels: Tensor) -> None:
-        start_head(self.network.heads[task.index], f, labels, self.config.shrinkage)
+    def _features(self, backbone: torch.nn.Module, data: TaskData) -> Tensor:
+        read = folded(backbone, self.setup.image_shape)
+        return torch.cat([at_least_single(read(batch.x)) for batch in data.batches()])
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
         if not self.adapts:
@@ -189,13 +188,16 @@ class RFELearner(Learner[RFEConfig]):
     def end_task(self, task: TaskInfo, data: TaskData) -> None:
         backbone = self.network.backbone
         if self.adapts:
+            if self.config.form == "affine" and self.rfe.anchor is not None:
+                self.rfe.fit_affine(self._features(backbone, data), self._features(self.rfe.anchor.module, data))
             warn_about_retrospector(self.config, self.rfe, self.network, task, data)
         if self.past is not None:
             self.past.write(task.index, data, backbone, self.rfe)
         first_unit = self.network.units(task.index).start
         lesson = self.identity.end_task(task, first_unit, data, backbone, self.rfe.chain)
         if not self.adapts:
-            self._start_head(task, *((lesson.now.f, lesson.labels) if lesson else self._read(task, data)))
+            f, labels = (lesson.now.f, lesson.labels) if lesson else self._read(task, data)
+            start_head(self.network.heads[task.index], f, labels, self.config.shrinkage)
 
     def add_images(self, data: TaskData) -> Tensor:
         """Count further images of the newest task in the statistics; nothing is trained. Returns their features."""
@@ -215,11 +217,16 @@ class RFELearner(Learner[RFEConfig]):
     def reader(self, dtype: torch.dtype | None = None, *, without_chain: bool = False) -> Reader:
         backbone = folded(self.network.backbone, self.setup.image_shape, dtype)
         rewind = fused(self.rfe.chain, dtype)
+        heads = None if self.identity.rule.needs_estimates else fused_heads(self.rfe.chain, [*self.network.heads])
         evidence = self.identity.reader(dtype)
 
         def read(x: Tensor) -> Scores:
             f = backbone(x)
-            scores = self._scores(x, f, [*rewind(x, f), *[f] * self._num_unlearned()], evidence)
+            if heads is None:
+                scores = self._scores(x, f, [*rewind(x, f), *[f] * self._num_unlearned()], evidence)
+            else:
+                logits = at_least_single(F.linear(f, *heads)).split(self.network.sizes(), dim=1)
+                scores = self._rank(x, f, [f] * len(logits), logits, evidence)
             if not without_chain:
                 return scores
             return replace(scores, til_without_chain=at_least_single(self.network.logits(f)))
@@ -228,9 +235,14 @@ class RFELearner(Learner[RFEConfig]):
 
     def _scores(self, x: Tensor, f: Tensor, estimates: list[Tensor], evidence: Evidence) -> Scores:
         logits = [at_least_single(head(estimate)) for head, estimate in zip(self.network.heads, estimates, strict=True)]
+        return self._rank(x, f, estimates, logits, evidence)
+
+    def _rank(
+        self, x: Tensor, f: Tensor, estimates: list[Tensor], logits: Sequence[Tensor], evidence: Evidence
+    ) -> Scores:
         learned = self.rfe.num_tasks
         cil = evidence(x, f, estimates[:learned], logits[:learned] or logits)
-        within = [cil, *logits[learned:]] if self.identity.rule.ranks_within_tasks and learned else logits
+        within = [cil, *logits[learned:]] if self.identity.rule.ranks_within_tasks and learned else [*logits]
         return Scores(til=torch.cat(within, dim=1), cil=cil)
 
     def features(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -250,7 +262,7 @@ class RFELearner(Learner[RFEConfig]):
         """Network and completed hops; while training also the teachers. h_{t+1}, without its r yet, is not counted."""
         chain = self.rfe.chain
         inference = num_parameters(self.network, chain.retrospectors, chain.auxiliaries[: chain.num_hops])
-        inference += sum(buffer.numel() for buffer in self.identity.rule.read_buffers())
+        inference += sum(b.numel() for b in (*chain.retrospectors.buffers(), *self.identity.rule.read_buffers()))
         inference += num_parameters(*(part for part in [self.identity.first] if part is not None))
         teachers = [teacher for teacher in (self.rfe.anchor, self.rfe.recent) if teacher is not None]
         return Parameters(inference + num_parameters(*teachers, self.identity.before), inference)
@@ -262,10 +274,7 @@ def _row(config: RFEConfig, about: str, order: int, colour: str, marker: str, co
         "retrospectors": "retrospector",
         "auxiliaries": "auxiliary network",
         "adapter": "adapter of the second stage",
-        "anchor": "frozen copy of the network",
-        "recent": "frozen copy of the network",
-        "before": "frozen copy of the network",
-        "first": "frozen copy of the network",
+        **dict.fromkeys(("anchor", "recent", "before", "first"), "frozen copy of the network"),
         "identity": "class means and covariances",
     }
     return Method(RFELearner, config, about, cost, 2, contents, colour, order, marker)
@@ -287,4 +296,5 @@ METHODS = {
     "rfe-mlp-residual": _row(RFEConfig(form="mlp-residual"), "ablation: r = MLP([f, h]) + f", 170, "#0072b2", "X"),
     "rfe-mlp-projection": _row(RFEConfig(form="mlp-projection"), "ablation: r = MLP([f, h])", 180, "#009e73", "v"),
     "rfe-no-aux": _row(RFEConfig(form="no-aux"), "ablation: r = MLP(f), without h", 190, "#7a5fc4", "^"),
+    "rfe-affine": _row(RFEConfig(form="affine"), "RFE with r = A f + b, not trained", 195, "#0072b2", "P", 1.2),
 }
