@@ -296,5 +296,5 @@ METHODS = {
     "rfe-mlp-residual": _row(RFEConfig(form="mlp-residual"), "ablation: r = MLP([f, h]) + f", 170, "#0072b2", "X"),
     "rfe-mlp-projection": _row(RFEConfig(form="mlp-projection"), "ablation: r = MLP([f, h])", 180, "#009e73", "v"),
     "rfe-no-aux": _row(RFEConfig(form="no-aux"), "ablation: r = MLP(f), without h", 190, "#7a5fc4", "^"),
-    "rfe-affine": _row(RFEConfig(form="affine"), "RFE with r = A f + b, not trained", 195, "#0072b2", "P", 1.2),
+    "rfe-affine": _row(RFEConfig(form="affine"), "RFE with r = A f + b, not trained", 195, "#0072b2", "s", 1.2),
 }
