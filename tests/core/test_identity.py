@@ -116,7 +116,7 @@ def test_anchored_multiplies_a_space_that_moves_and_one_that_does_not() -> None:
     statistics.grow(sum(sizes))
     for task, (z, labels) in enumerate(tasks):
         statistics.add(z, labels + sum(sizes[:task]))
-    weight, bias = statistics.discriminant("oas")
+    weight, bias = statistics.discriminant(rule.anchor.shrinkage)  # type: ignore[union-attr, arg-type]
     expected = (query @ weight.T + bias).log_softmax(1) + forward.evidence(Reading(move(query, 2)), logits)
     evidence = rule.evidence(Reading(move(query, 2), first=query), logits)
     assert torch.allclose(evidence, expected, atol=1e-3)

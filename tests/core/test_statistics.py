@@ -7,8 +7,10 @@ import pytest
 import torch
 from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.metrics import log_loss
 
-from recollect.core import ClassStatistics
+from recollect.core import ClassStatistics, Discriminant
+from recollect.core.discriminant import CHOICES
 
 
 def draw(num: int = 200, classes: int = 4, dim: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,6 +81,35 @@ def test_discriminant_ranks_as_batch_lda_does() -> None:
     unshrunk = collect(z, y).discriminant(0.0)
     ours = (z @ unshrunk[0].T + unshrunk[1]).argmax(1)
     assert (ours.numpy() == oracle.predict(x)).mean() > 0.99
+
+
+def test_shrinkage_is_chosen_by_the_loss_of_images_that_were_held_out() -> None:
+    z, y = draw(60, 3, 20)
+    z = z + 10 * torch.randn(60, 20, generator=torch.Generator().manual_seed(1))
+    discriminant = Discriminant(20)
+    discriminant.grow(3)
+    assert discriminant.shrinkage == "oas"  # nothing was held out yet
+    discriminant.choose(z, y)
+    held = np.arange(60) % 5 == 4
+    others, x = collect(z[~held], y[~held]), z.double().numpy()
+    means, losses = others.means.double().numpy(), []
+    for shrinkage in CHOICES:
+        inverse = np.linalg.inv(others.covariance(shrinkage).numpy())
+        scores = x[held] @ inverse @ means.T - 0.5 * np.einsum("cd,de,ce->c", means, inverse, means)
+        tempered = [torch.from_numpy(scores / 2**k).softmax(1).numpy() for k in range(8)]
+        losses.append(min(12 * log_loss(y[held], p, labels=[0, 1, 2]) for p in tempered))
+    np.testing.assert_allclose(discriminant.losses.numpy(), losses, rtol=1e-4)
+    assert discriminant.shrinkage == CHOICES[int(np.argmin(losses))] > 0.05
+    discriminant.choose(z, y)
+    np.testing.assert_allclose(discriminant.losses.numpy(), 2 * np.array(losses), rtol=1e-4)  # of all tasks
+
+
+@pytest.mark.parametrize("labels", [[0] * 10, [0, 0, 0, 0, 1]], ids=["one class", "a class that is all held out"])
+def test_images_that_cannot_tell_shrinkages_apart_choose_none(labels: list[int]) -> None:
+    discriminant = Discriminant(4)
+    discriminant.grow(2)
+    discriminant.choose(torch.randn(len(labels), 4), torch.tensor(labels))
+    assert discriminant.shrinkage == "oas"
 
 
 def test_no_class_is_preferred_for_its_number_of_images() -> None:

@@ -67,7 +67,8 @@ def test_streaming_lda_is_batch_lda_on_all_images(name: str) -> None:
 @pytest.mark.parametrize(("name", "moves"), [("fsa", [True, False, False]), ("slda", [False] * 3)])
 def test_fsa_trains_the_backbone_in_the_first_task_only(name: str, moves: list[bool]) -> None:
     learner = make_learner(name, STREAM)
-    states = [_flat(learner)]
+    states, chosen = [_flat(learner)], []
+    learner.discriminant.choose = lambda z, labels: chosen.append(set(labels.tolist()))
 
     class Watch(Observer):
         def event(self, kind: str, **fields: Any) -> None:
@@ -76,6 +77,8 @@ def test_fsa_trains_the_backbone_in_the_first_task_only(name: str, moves: list[b
 
     teach(learner, STREAM, observer=Watch())
     assert [not torch.equal(before, after) for before, after in pairwise(states)] == moves
+    tasks = [set(task.train.labels.tolist()) for task in STREAM.tasks]
+    assert chosen == tasks[sum(moves) :]  # images that were trained on do not choose the shrinkage
 
 
 def _flat(learner: Any) -> torch.Tensor:

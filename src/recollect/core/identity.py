@@ -2,8 +2,7 @@
 
 average      p(c) = softmax(w_t(f̂_t))_c / N for c of task t: the paper's rule. It cannot rank tasks of one class, whose
              softmax is always 1, and it favours small tasks.
-class-means  p(c) ∝ softmax(w_t(f̂_t))_c exp(cos(f̂_t, μ_c) / τ), with μ_c the mean feature of class c when its task
-             ended. It stores one vector per class.
+class-means  p(c) ∝ softmax(w_t(f̂_t))_c exp(cos(f̂_t, μ_c) / τ), μ_c the mean feature of class c when its task ended.
 forward      p(c) ∝ N(z; μ_c, Σ) softmax(w_t(f̂_t))_c^λ with z = f(x) today. When a task ends, Gaussians of old classes
              follow the space: an affine map from f_{t-1} to f_t on the task's images carries them along.
 anchored     the same times N(g(x); μ'_c, Σ'), g the network as it was after the first task, which never moves. Until
@@ -11,8 +10,8 @@ anchored     the same times N(g(x); μ'_c, Σ'), g the network as it was after t
 lda          Gaussians of task t in every space k ≤ t: p(c) = Π_{k<t} P_k(later than k) P_t(c), each P_k a discriminant
              inside one space. When a task ends, those of space k follow the estimates f̂_k of the task's images.
 
-The last three store means and covariances and no image. Their priors are equal, so no class is preferred for the size
-of its task, and they rank classes within a task too. Which rule is better where: docs/methods/rfe.md.
+The last three store means and covariances and no image. Their priors are equal, whatever the size of a task, and they
+rank classes within a task too. Which rule is better where: docs/methods/rfe.md.
 """
 
 from __future__ import annotations
@@ -47,6 +46,10 @@ class Reading:
     """The features of the network that `anchored` keeps; None as long as they are today's."""
     is_frozen: bool = False
     """Whether no task has ever moved the network."""
+
+    @property
+    def at_anchor(self) -> Float[Tensor, "b d"]:
+        return self.f if self.first is None else self.first
 
 
 @dataclass(frozen=True)
@@ -127,9 +130,7 @@ class ClassMeans(Rule):
 
     def __init__(self, feature_dim: int, *, follows_drift: bool = False) -> None:
         super().__init__()
-        self.feature_dim = feature_dim
-        self.follows_drift = follows_drift
-        self.num_tasks = 0
+        self.feature_dim, self.follows_drift, self.num_tasks = feature_dim, follows_drift, 0
 
     def grow(self, num_classes: int) -> None:
         self.register_buffer(f"means_{self.num_tasks}", torch.zeros(num_classes, self.feature_dim))
@@ -192,7 +193,7 @@ class Forward(Rule):
         self.discriminant.keep(torch.cat([*kept]))
 
     def read_buffers(self) -> list[Tensor]:
-        return list(self.discriminant.buffers(recurse=False))
+        return self.discriminant.read_buffers()
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         scores: Tensor = self.discriminant(at_least_single(reading.f))
@@ -215,17 +216,16 @@ class Anchored(Rule):
 
     @torch.no_grad()
     def learn(self, lesson: Lesson) -> None:
-        self.today.learn(lesson)
-        self._add_to_anchor(lesson)
+        if lesson.before is not None:
+            self.today.discriminant.follow(lesson.before.f, lesson.now.f)
+        if lesson.now.is_frozen or lesson.now.first is not None:  # else the network was trained on the images
+            self.anchor.choose(lesson.now.at_anchor, lesson.labels + self.today.first)
+        self.add(lesson)
 
     @torch.no_grad()
     def add(self, lesson: Lesson) -> None:
         self.today.add(lesson)
-        self._add_to_anchor(lesson)
-
-    def _add_to_anchor(self, lesson: Lesson) -> None:
-        first = lesson.now.f if lesson.now.first is None else lesson.now.first
-        self.anchor.add(first, lesson.labels + self.today.first)
+        self.anchor.add(lesson.now.at_anchor, lesson.labels + self.today.first)
         self.anchor.refresh()
 
     def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
@@ -233,11 +233,10 @@ class Anchored(Rule):
         self.anchor.keep(torch.cat([*kept]))
 
     def read_buffers(self) -> list[Tensor]:
-        return [*self.today.read_buffers(), *self.anchor.buffers(recurse=False)]
+        return [*self.today.read_buffers(), *self.anchor.read_buffers()]
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
-        first = reading.f if reading.first is None else reading.first
-        scores: Tensor = self.anchor(at_least_single(first)).log_softmax(dim=1)
+        scores: Tensor = self.anchor(at_least_single(reading.at_anchor)).log_softmax(dim=1)
         return scores if reading.is_frozen else scores + self.today.evidence(reading, logits)
 
 
@@ -273,7 +272,7 @@ class Nested(Rule):
             space.keep(torch.cat([*kept[task:]]))  # type: ignore[operator]
 
     def read_buffers(self) -> list[Tensor]:
-        return [buffer for space in self.spaces for buffer in space.buffers(recurse=False)]
+        return [buffer for space in self.spaces for buffer in space.read_buffers()]  # type: ignore[operator]
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         later, scores = torch.zeros_like(logits[0][:, :1]), []

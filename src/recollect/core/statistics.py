@@ -10,6 +10,7 @@ A class of a single image stores the feature of that image as its mean.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -17,11 +18,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from recollect.device import on_host_in_double
+from recollect.device import on_host_in_double, to_host
 
 Shrinkage = float | Literal["oas"]
 ROWS = 8192
 """Features that are converted to double precision at a time."""
+TEMPERATURES = tuple(2.0**exponent for exponent in range(8))
 MIN_SHRINKAGE = 1e-6
 """Keeps the covariance invertible where features are constant or fewer than their dimensions."""
 
@@ -120,6 +122,24 @@ class ClassStatistics(nn.Module):
         """The shared covariance in double precision on the host, shrunk towards a multiple of the identity."""
         covariance = self._unpacked() / max(self.degrees_of_freedom, 1)
         return shrink(covariance, self.degrees_of_freedom, shrinkage)
+
+    @torch.no_grad()
+    def losses(
+        self, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], shrinkages: Sequence[float]
+    ) -> Float[Tensor, " shrinkages"]:
+        """Cross-entropy of the discriminant with each shrinkage, at its best temperature, on other images."""
+        variances, axes = torch.linalg.eigh(self._unpacked() / max(self.degrees_of_freedom, 1))
+        scale = variances.mean() if variances.mean() > 0 else torch.ones_like(variances[0])
+        means, z = (on_host_in_double(rows) @ axes for rows in (self.means, features))
+        y, is_empty = to_host(labels), to_host(self.counts) == 0
+
+        def loss(shrinkage: float) -> Tensor:
+            shrunk = (1 - shrinkage) * variances.clamp(min=0) + max(shrinkage, MIN_SHRINKAGE) * scale
+            scores = z / shrunk @ means.T - 0.5 * (means.square() / shrunk).sum(1)
+            scores = scores.masked_fill(is_empty, float("-inf"))
+            return torch.stack([F.cross_entropy(scores / temperature, y) for temperature in TEMPERATURES]).min()
+
+        return torch.stack([loss(shrinkage) for shrinkage in shrinkages])
 
     @torch.no_grad()
     def discriminant(self, shrinkage: Shrinkage = "oas") -> tuple[Float[Tensor, "c d"], Float[Tensor, " c"]]:

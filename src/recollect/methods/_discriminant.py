@@ -32,7 +32,7 @@ class FrozenConfig:
 @dataclass(frozen=True, kw_only=True)
 class ShrinkageConfig:
     shrinkage: float = -1.0
-    """Weight of the identity in the covariance, from 0 to 1; -1 chooses it by Oracle Approximating Shrinkage."""
+    """Weight of the identity in the covariance, from 0 to 1; -1 chooses it on a fifth of each task's images."""
 
     def __post_init__(self) -> None:
         if self.shrinkage != -1 and not 0 <= self.shrinkage <= 1:
@@ -157,15 +157,26 @@ class SharedGaussians(StatisticsLearner[Shrunk], ABC):
     def __init__(self, network: Network, config: Shrunk, setup: Setup) -> None:
         super().__init__(network, config, setup)
         shrinkage = config.shrinkage
-        self.discriminant = Discriminant(network.feature_dim, "oas" if shrinkage == -1 else shrinkage)
+        self.discriminant = Discriminant(network.feature_dim, "held-out" if shrinkage == -1 else shrinkage)
+        self._batches: list[tuple[Tensor, Tensor]] = []
+        self._was_trained = False
 
     def grow(self, num_classes: int) -> None:
         self.discriminant.grow(num_classes)
 
+    def end_task(self, task: TaskInfo, data: TaskData) -> None:
+        self._was_trained = self.is_trained_on(task)
+        super().end_task(task, data)
+
     def collect(self, z: Tensor, labels: Tensor) -> None:
-        self.discriminant.add(z, labels)
+        self._batches.append((z, labels))
 
     def refresh(self) -> None:
+        z, labels = (torch.cat(parts) for parts in zip(*self._batches, strict=True))
+        self._batches.clear()
+        if not self._was_trained:
+            self.discriminant.choose(z, labels)
+        self.discriminant.add(z, labels)
         self.discriminant.refresh()
 
     def rank(self, z: Tensor) -> Tensor:
@@ -174,7 +185,7 @@ class SharedGaussians(StatisticsLearner[Shrunk], ABC):
 
     def parameter_counts(self) -> Parameters:
         """Reading needs the backbone, W and b alone."""
-        read = sum(buffer.numel() for buffer in self.discriminant.buffers(recurse=False))
+        read = sum(buffer.numel() for buffer in self.discriminant.read_buffers())
         return Parameters(super().parameter_counts().training, num_parameters(self.network.backbone) + read)
 
 

@@ -89,6 +89,7 @@ class TaskIdentity(nn.Module):
             torch.cat([part.f for part in parts]),
             [torch.cat(space) for space in zip(*(part.estimates for part in parts), strict=True)],
             torch.cat(firsts) if firsts else None,
+            self.is_frozen,
         )
 
     def _read_first(self, x: Tensor, first: Callable[[Tensor], Tensor] | None) -> Tensor | None:
