@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import torch
@@ -62,10 +62,12 @@ def teach(
     seed: int = 0,
     precision: str = "fp32",
     batch_size: int = 8,
+    schedule: Literal["plateau", "cosine"] = "plateau",
     **options: Any,
 ) -> Engine:
     """Run the engine over a stream, for as many epochs as the learner was made for."""
-    training = Training(epochs=learner.setup.schedule.epochs, learning_rate=1e-2, batch_size=batch_size)
+    epochs = learner.setup.schedule.epochs
+    training = Training(epochs=epochs, learning_rate=1e-2, batch_size=batch_size, schedule=schedule)
     engine = Engine(learner, stream, training, Runtime.choose("cpu", precision), seed, **options)
     engine.run()
     return engine

@@ -57,6 +57,25 @@ def test_resuming_in_mixed_precision_gives_the_same_bits(name: str, tmp_path: Pa
     assert all(torch.equal(tensor, state[key]) for key, tensor in whole.state_dict().items())
 
 
+def test_a_cosine_schedule_rises_and_falls_and_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    stream, recorder = make_stream((2, 2)), Recorder()
+    whole = make_learner("finetune", stream, epochs=5)
+    record = teach(whole, stream, schedule="cosine", observer=recorder).record
+    rates = [fields["learning_rate"]["classifier"] for kind, fields in recorder.events if kind == "epoch"]
+    first, second = rates[:5], rates[5:]
+    assert first == second == sorted(first, reverse=True)  # each phase begins again; the rise is within an epoch
+    assert first[0] < 1e-2
+    assert 0 < first[-1] < 1e-3
+    with pytest.raises(StopError):
+        options: Any = {"checkpoints": tmp_path, "checkpoint_seconds": 0.0, "schedule": "cosine"}
+        stop = StopAt(int(0.65 * record.num_images))
+        teach(make_learner("finetune", stream, epochs=5), stream, observer=stop, **options)
+    learner = make_learner("finetune", stream, epochs=5)
+    teach(learner, stream, **options)
+    state = learner.state_dict()
+    assert all(torch.equal(tensor, state[key]) for key, tensor in whole.state_dict().items())
+
+
 def test_a_phase_that_ends_early_has_its_best_weights_also_when_resumed(tmp_path: Path) -> None:
     stream = make_stream((2,), per_class=20)
 

@@ -100,4 +100,7 @@ def test_seed_method_options_and_precision_change_the_hash() -> None:
         resolve("split-digits", "rfe", 0, {"alpha": 2}),
     ]
     others += [resolve("split-digits", "rfe", 0, precision="bf16"), resolve("split-digits", "rfe", 0, {"width": 8})]
-    assert len({config.hash for config in [base, *others]}) == 6
+    others += [resolve("split-digits", "rfe", 0, {"schedule": "cosine"})]
+    assert len({config.hash for config in [base, *others]}) == 7
+    assert "schedule" not in base.to_json()["training"]  # a newer option, which leaves the hashes of earlier runs alone
+    assert resolve("split-digits", "rfe", 0, {"schedule": "plateau"}) == base

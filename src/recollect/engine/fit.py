@@ -20,7 +20,7 @@ from recollect.engine.evaluation import plain_batches
 from recollect.engine.feature_cache import FeatureCache, SampleCache, num_views_that_fit
 from recollect.engine.observer import Observer
 from recollect.engine.runtime import Runtime
-from recollect.engine.training import Training
+from recollect.engine.training import Training, cosine
 from recollect.engine.update import NonFiniteLossError, Optimiser, Plateau
 from recollect.methods import Learner, Phase
 from recollect.rng import Key
@@ -50,7 +50,7 @@ class Fit:
         self.key, self.title = key, title
         sizes = [len(chunk) for chunk in torch.arange(len(train)).split(training.batch_size)]
         self.num_steps = len(sizes) - (len(sizes) > 1 and sizes[-1] == 1)  # BatchNorm cannot take a single image
-        plateau = Plateau(patience=training.patience, factor=training.factor)
+        plateau = Plateau(patience=training.patience, factor=training.factor if training.schedule == "plateau" else 1.0)
         self.update = Optimiser(learner, phase, plateau, self.num_steps, runtime.device, runtime.world)
         self.epoch = 0
         self._best, self._since_best = math.inf, 0
@@ -165,6 +165,9 @@ class Fit:
             shard = self.runtime.world.shard(len(positions))
             batch = self._batch(shard.split(positions)[0], key / self.step, shard)
             (batch.key / "share" / shard.start if shard.start else batch.key).seed_layers()
+            if self.training.schedule == "cosine":
+                done = self.epoch * self.num_steps + self.step + 1
+                self.update.set_rate(cosine(done / (self.phase.schedule.epochs * self.num_steps + 1)))
             with self._use_shard(shard), self.runtime.autocast():
                 self.phase.step(batch, self.update)
             observer.advance(len(positions))

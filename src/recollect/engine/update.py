@@ -74,7 +74,7 @@ class Optimiser:
             groups.append({"params": list(parameters), "lr": phase.schedule.learning_rate})
         self.names = list(phase.groups)
         self._adam = torch.optim.Adam(groups, fused=True)
-        self._plateau = plateau
+        self._plateau, self._rate = plateau, phase.schedule.learning_rate
         self._watches = [_Watch() for _ in groups]
         self._losses = torch.zeros(num_steps, device=device)
         self.step = 0
@@ -90,6 +90,11 @@ class Optimiser:
         torch.clear_autocast_cache()  # the weights have moved: no later pass of this step may read old copies
         self._losses[self.step] = loss
         self.step += 1
+
+    def set_rate(self, share: float) -> None:
+        """Train on at a share of the phase's learning rate."""
+        for group in self._adam.param_groups:
+            group["lr"] = share * self._rate
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """The gradients of another loss, as `edit` is given them; nothing moves."""

@@ -73,7 +73,7 @@ class RunConfig:
             "stream": {"name": self.stream, **_plain(self.stream_options)},
             "method": {"name": self.method, **dataclasses.asdict(self.method_options)},
             "backbone": {"name": self.backbone, **self.backbone_options},
-            "training": dataclasses.asdict(self.training),
+            "training": _plain(self.training),
             "seed": self.seed,
             "fixed_heads": self.fixed_heads,
             "measure_drift": self.measure_drift,
@@ -136,7 +136,7 @@ class RunConfig:
         return config
 
 
-def _plain(options: StreamOptions) -> dict[str, Any]:
+def _plain(options: StreamOptions | Training) -> dict[str, Any]:
     """Options as plain values, without those that are left out at their default."""
     left_out = {
         field.name

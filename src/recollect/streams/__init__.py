@@ -4,10 +4,11 @@ from recollect.streams.batch import Batch, Samples, TaskData, augment
 from recollect.streams.build import build_stream, open_stream, stream_from_tensors, streams
 from recollect.streams.images import ImageOptions
 from recollect.streams.pixels import Moves, Pixels
-from recollect.streams.protocol import Dataset, Protocol, Size, Source, StreamOptions
+from recollect.streams.protocol import OMITTED, Dataset, Protocol, Size, Source, StreamOptions
 from recollect.streams.split import Split, Stream, Task, TaskInfo, split_rows
 
 __all__ = [
+    "OMITTED",
     "Batch",
     "Dataset",
     "ImageOptions",
