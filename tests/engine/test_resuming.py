@@ -66,9 +66,9 @@ def test_a_cosine_schedule_rises_and_falls_and_resumes_to_the_same_bits(tmp_path
     assert first == second == sorted(first, reverse=True)  # each phase begins again; the rise is within an epoch
     assert first[0] < 1e-2
     assert 0 < first[-1] < 1e-3
+    options: Any = {"checkpoints": tmp_path, "checkpoint_seconds": 0.0, "schedule": "cosine"}
+    stop = StopAt(int(0.65 * record.num_images))
     with pytest.raises(StopError):
-        options: Any = {"checkpoints": tmp_path, "checkpoint_seconds": 0.0, "schedule": "cosine"}
-        stop = StopAt(int(0.65 * record.num_images))
         teach(make_learner("finetune", stream, epochs=5), stream, observer=stop, **options)
     learner = make_learner("finetune", stream, epochs=5)
     teach(learner, stream, **options)
