@@ -35,13 +35,13 @@ from recollect.deploy.estimator import (
     parameters_of,
 )
 from recollect.deploy.model import LearnedTask, Model, Settings
-from recollect.deploy.names import check_task_name
 from recollect.deploy.reader import Reader, check_backbone
 from recollect.deploy.stages import choose_stages, complete_settings, learn_in_stages
 from recollect.deploy.store import ModelStore
 from recollect.device import to_host
 from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
+from recollect.names import check_task_name
 
 
 class ContinualClassifier:

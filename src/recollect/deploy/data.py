@@ -18,11 +18,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from recollect.deploy.names import check_class_name
-from recollect.deploy.pictures import find_images, read_file, read_image
+from recollect.deploy.pictures import read_image
 from recollect.device import to_host
 from recollect.errors import UserError
-from recollect.streams.images import class_pictures, read_size
+from recollect.names import check_class_name
+from recollect.pictures import class_pictures, find_images, read_size
 
 NUM_SAMPLED = 30  # image files whose size is looked at
 CHUNK = 256  # images that threads decode at a time
@@ -151,7 +151,7 @@ def _read_folder(folder: Path, size: int, progress: Progress, strict: bool) -> L
     def read(row: int) -> Path:
         path = files[row][0]
         try:
-            images[row] = read_file(path, size)
+            images[row] = read_image(path, size)
         except UserError as error:
             errors[row] = str(error)
         return path

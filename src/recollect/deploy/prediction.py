@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from recollect.deploy.classifier import ContinualClassifier
-from recollect.deploy.names import UNKNOWN
-from recollect.deploy.pictures import find_images, read_file
+from recollect.deploy.pictures import read_image
 from recollect.errors import UserError
+from recollect.names import UNKNOWN
+from recollect.pictures import find_images
 
 CHUNK_SIZE = 128  # images in memory at a time
 Prediction = dict[str, Any]
@@ -96,7 +97,7 @@ def _read_chunk(
         try:
             if path.is_dir():
                 raise UserError(f"there are no images in {path}")
-            return read_file(path, classifier.settings.image_size)
+            return read_image(path, classifier.settings.image_size)
         except UserError as error:
             return error
 

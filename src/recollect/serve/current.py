@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recollect.deploy import ContinualClassifier, ModelStore
-from recollect.deploy.pictures import read_content
 from recollect.deploy.prediction import Prediction, Ranking
 from recollect.errors import UserError
+from recollect.pictures import read_content
 
 UPLOAD = "this file"  # what messages call an image that arrived without a name
 PointerState = tuple[int, int] | None
