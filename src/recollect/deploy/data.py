@@ -110,9 +110,12 @@ def read_images(data: Any, size: int) -> Tensor:
 
     They come from an array, a tensor, a folder, paths, Pillow images, a DataLoader or a generator.
     """
-    if isinstance(data, Tensor) and data.dtype == torch.uint8 and data.shape[1:] == (3, size, size):
-        return to_host(data)
     shape = tuple(getattr(data, "shape", ()))
+    if shape[1:] == (3, size, size):
+        if isinstance(data, np.ndarray) and data.dtype == np.uint8:
+            return torch.from_numpy(np.array(data))
+        if isinstance(data, Tensor) and data.dtype == torch.uint8:
+            return to_host(data)
     is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))
     if isinstance(data, Tensor) and len(shape) == 3:  # [3, h, w] is one image in torch, three grey ones in NumPy
         is_one |= shape[0] in (1, 3)
