@@ -18,7 +18,7 @@ from recollect.pictures import read_file, upright
 def read_image(image: Any, size: int) -> Tensor:
     """An image of any kind, or its path, as uint8 [3, size, size]."""
     if isinstance(image, str | Path):
-        return torch.from_numpy(read_file(Path(image), size))
+        return torch.from_numpy(read_file(image, size))
     if isinstance(image, tuple):
         raise UserError(f"each item is an image, got a tuple of {len(image)}; leave labels out")
     return _resize(image, size)

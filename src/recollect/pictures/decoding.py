@@ -44,10 +44,10 @@ def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.nda
     return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
 
 
-def read_file(path: Path, size: int) -> np.ndarray:
+def read_file(path: str | Path, size: int) -> np.ndarray:
     """One image file as uint8 [3, size, size]: the centre square, resized."""
     try:
-        content = path.read_bytes()
+        content = Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); check the path") from error
     return read_content(content, str(path), size)
