@@ -77,9 +77,6 @@ class ExportedClassifier:
             ) from error
         return cls(content, str(file), threads=threads)
 
-    def __repr__(self) -> str:
-        return f"ExportedClassifier()  # {len(self._tasks)} tasks, {len(self._classes)} classes"
-
     @property
     def tasks_(self) -> list[ExportedTask]:
         """The learned tasks, in order."""
