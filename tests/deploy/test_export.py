@@ -143,6 +143,17 @@ def test_a_file_with_other_probabilities_is_not_written(
     assert (tmp_path / "model.onnx").exists()
 
 
+def test_images_whose_answer_rounding_changes_do_not_count() -> None:
+    from recollect.deploy.export import _compare
+
+    expected, opposite = np.tile([1.0, 0.0], (16, 1)), np.tile([0.0, 1.0], (16, 1))
+    mostly = np.concatenate([opposite[:10], expected[10:]])
+    _compare(mostly, expected, mostly)  # PyTorch disagrees with itself on the same ten images
+    for file, graph in ((mostly, expected), (opposite, mostly), (opposite, opposite), (expected * np.nan, expected)):
+        with pytest.raises(UserError, match="the file was not written"):
+            _compare(file, expected, graph)
+
+
 def bare_environment(folder: Path, names: tuple[str, ...]) -> Path:
     """The interpreter of a new environment with only the given distributions and their requirements."""
     venv.create(folder, with_pip=False, symlinks=True)
