@@ -23,11 +23,14 @@ ALLOWED = {
     "device": set(),
     "distributed": {"errors"},
     "escaping": set(),
+    "names": {"errors"},
+    "pictures": {"errors"},
     "storage": {"errors"},
     "results": {"storage"},
     "core": {"rng", "device"},
     "nets": LEAVES,
-    "streams": LEAVES,
+    "inference": {"errors", "names", "pictures", "storage"},
+    "streams": LEAVES | {"pictures"},
     "memory": LEAVES | {"streams"},
     "metrics": LEAVES,
     "methods": LEAVES - {"distributed"} | {"core", "nets", "streams", "memory", "metrics"},
@@ -35,12 +38,15 @@ ALLOWED = {
     "runs": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "results"},
     "testing": LEAVES | {"core", "nets", "streams", "memory", "metrics", "methods", "engine", "runs"},
     "sweeps": LEAVES | {"results", "nets", "streams", "methods", "engine", "runs"},
-    "deploy": LEAVES | {"core", "nets", "streams", "metrics", "methods", "engine", "runs"},
-    "audit": LEAVES | {"streams", "methods", "engine", "runs"},
+    "deploy": LEAVES
+    | {"names", "pictures", "inference", "core", "nets", "streams", "metrics", "methods", "engine", "runs"},
+    "audit": LEAVES | {"pictures", "streams", "methods", "engine", "runs"},
     "report": {"errors", "escaping", "storage"},
-    "serve": LEAVES | {"streams", "deploy"},
+    "serve": LEAVES | {"names", "pictures", "inference", "engine", "deploy"},
     "cli": LEAVES
     | {
+        "pictures",
+        "inference",
         "core",
         "nets",
         "streams",
@@ -60,7 +66,7 @@ ALLOWED = {
 FILES = sorted(ROOT.rglob("*.py"))
 # What reads files or draws pictures works on the host; the runtime with its processes is where devices are known.
 HOST_ONLY = {"device.py", "engine/runtime.py", "distributed/world.py"}
-HOST_ONLY |= {"report/figures.py", "report/tables.py", "cli/app.py", "deploy/export.py"}
+HOST_ONLY |= {"report/figures.py", "report/tables.py", "cli/app.py", "deploy/export.py", "inference/exported.py"}
 HOST_ONLY |= {f"audit/{name}.py" for name in ("contents", "decoding", "files", "probes", "search")}
 
 
@@ -124,6 +130,12 @@ def test_report_never_reaches_torch_the_engine_or_the_registries() -> None:
     assert packages <= {"report", "errors", "escaping", "storage"}
     assert "torch" not in {module.split(".")[0] for module in reachable}
     assert "torch" in {module.split(".")[0] for module in reachable_modules([ROOT / "runs" / "run.py"])}
+
+
+@pytest.mark.parametrize("package", ["inference", "pictures"])
+def test_predicting_with_an_exported_file_never_reaches_torch(package: str) -> None:
+    reachable = reachable_modules(sorted((ROOT / package).glob("*.py")))
+    assert "torch" not in {module.split(".")[0] for module in reachable}
 
 
 def test_importing_the_report_does_not_import_torch() -> None:

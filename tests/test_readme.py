@@ -49,7 +49,7 @@ def test_the_example_runs_and_is_short() -> None:
 @pytest.mark.filterwarnings("ignore:.*it was hardly learned", "ignore:.*it is left out")  # of noise
 def test_the_examples_of_models_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    learning, keeping, serving = blocks((ROOT / "docs" / "models.md").read_text(encoding="utf-8"), "python")
+    learning, keeping, serving, loading = blocks((ROOT / "docs" / "models.md").read_text(encoding="utf-8"), "python")
     scope: dict[str, Any] = {}
     exec(compile(learning, "models.md", "exec"), scope)
     (tmp_path / "photos-test" / "may" / "cat").mkdir(parents=True)
@@ -70,6 +70,8 @@ def test_the_examples_of_models_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert [scope["best"]] == model.predict(["some.png"]).tolist()
         assert np.array_equal(scope["pixels"][0], read_images(["some.png"], 32)[0])
         assert np.allclose(scope["probabilities"], model.predict_proba(["some.png"]), atol=1e-5)
+        exec(compile(loading, "models.md", "exec"), scope)
+        assert scope["names"].tolist() == [scope["best"]]
 
 
 def test_snippets_of_the_python_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,18 @@ def three_versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def exported(three_versions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The exported file of that model, not to be changed."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    from recollect.deploy.export import export
+
+    file = tmp_path_factory.mktemp("exported") / "model.onnx"
+    export(ContinualClassifier.load(three_versions, device="cpu"), file)
+    return file
+
+
+@pytest.fixture(scope="session")
 def months() -> tuple[ContinualClassifier, ContinualClassifier]:
     """A classifier after May and one after June, with BatchNorm; not to be taught more."""
     may = make_classifier(backbone="resnet18", width=4, epochs=4).learn(digits("may"), task="may")

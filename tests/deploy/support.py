@@ -15,7 +15,7 @@ from torch import nn
 
 from recollect import ContinualClassifier
 from recollect.deploy import Model
-from recollect.deploy.prediction import predict_chunks
+from recollect.inference import predict_chunks
 from recollect.rng import Key
 
 MONTHS = {"may": ("0", "1"), "june": ("2", "3"), "july": ("1", "4")}

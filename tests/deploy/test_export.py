@@ -8,6 +8,7 @@ import venv
 from dataclasses import replace
 from importlib.metadata import distribution
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from PIL import Image, ImageOps
 from recollect import ContinualClassifier
 from recollect.deploy import ModelStore
 from recollect.deploy.data import read_images
+from recollect.errors import UserError
 from tests.deploy.support import SIZE, digits, make_classifier, random_images, train_model
 
-pytest.importorskip("onnx", reason="onnx is not installed")
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 CASES = {  # backbone, image size, whether each task is adapted to, options
@@ -120,6 +122,38 @@ def test_the_described_preprocessing_is_that_of_predict(tmp_path: Path) -> None:
         assert term in PREPROCESSING
 
 
+def test_a_file_with_other_probabilities_is_not_written(
+    three_versions: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from recollect.deploy.export import export
+
+    graph = onnx.load(exported)
+    del graph.metadata_props[:]
+    monkeypatch.setattr("torch.onnx.export", lambda *_, **__: SimpleNamespace(model_proto=graph))
+    model = ModelStore(three_versions).load()
+    for changed in (
+        replace(model, temperature=2 * model.temperature),
+        replace(model, tasks=(*model.tasks[:2], replace(model.tasks[2], temperature=9.0))),
+    ):
+        with pytest.raises(UserError, match="probabilities differ from those of PyTorch by 0.*, more than 0.001"):
+            export(ContinualClassifier.of(changed, device="cpu"), tmp_path / "model.onnx")
+        del graph.metadata_props[:]
+    assert list(tmp_path.iterdir()) == []
+    export(ContinualClassifier.of(model, device="cpu"), tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").exists()
+
+
+def test_images_whose_answer_rounding_changes_do_not_count() -> None:
+    from recollect.deploy.export import _compare
+
+    expected, opposite = np.tile([1.0, 0.0], (16, 1)), np.tile([0.0, 1.0], (16, 1))
+    mostly = np.concatenate([opposite[:10], expected[10:]])
+    _compare(mostly, expected, mostly)  # PyTorch disagrees with itself on the same ten images
+    for file, graph in ((mostly, expected), (opposite, mostly), (opposite, opposite), (expected * np.nan, expected)):
+        with pytest.raises(UserError, match="the file was not written"):
+            _compare(file, expected, graph)
+
+
 def bare_environment(folder: Path, names: tuple[str, ...]) -> Path:
     """The interpreter of a new environment with only the given distributions and their requirements."""
     venv.create(folder, with_pip=False, symlinks=True)
@@ -139,14 +173,9 @@ def bare_environment(folder: Path, names: tuple[str, ...]) -> Path:
     return next(path for path in (folder / "bin/python", folder / "Scripts/python.exe") if path.exists())
 
 
-def test_the_file_needs_only_onnxruntime_and_numpy(tmp_path: Path) -> None:
-    from recollect.deploy.export import export
-
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
-    model = ContinualClassifier("convnet", image_size=32, epochs=1, device="cpu", precision="fp32")
-    model.learn((images, ["a", "b"] * 20), task="may")
-    export(model, tmp_path / "model.onnx")
+def test_the_file_needs_only_onnxruntime_and_numpy(three_versions: Path, exported: Path, tmp_path: Path) -> None:
+    images = random_images()
+    (tmp_path / "model.onnx").symlink_to(exported)
     np.save(tmp_path / "pixels.npy", np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
     python = bare_environment(tmp_path / "bare", ("onnxruntime", "numpy"))
     code = """
@@ -160,4 +189,7 @@ print(json.dumps([name for name in ("torch", "recollect", "PIL", "onnx", "safete
     done = subprocess.run([python, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == []
-    assert np.abs(np.load(tmp_path / "out.npy") - model.predict_proba(images)).max() < 1e-5
+    assert (
+        np.abs(np.load(tmp_path / "out.npy") - ContinualClassifier.load(three_versions).predict_proba(images)).max()
+        < 1e-5
+    )

@@ -15,6 +15,7 @@ import torch
 from recollect import ContinualClassifier
 from recollect.deploy import Model, ModelStore, Settings
 from recollect.errors import UserError
+from recollect.inference import ExportedClassifier
 from tests.deploy.support import Tied, bits, digits, random_images, train_model, write_images, write_photos
 from tests.support import StopAt, StopError, recollect
 
@@ -181,11 +182,18 @@ def test_a_model_is_exported_after_forgetting(forgotten: list[str], tmp_path: Pa
     done = recollect("export", folder, tmp_path / "model.onnx")
     assert done.returncode == 0, done.stderr
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
-    across, within = session.run(None, {"pixels": np.ascontiguousarray(images.transpose(0, 3, 1, 2))})
+    pixels = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    across, within = session.run(None, {"pixels": pixels})
     model = load(folder)
     expected = [model.predict_proba(images, task=task.name) for task in model.tasks_ if task.classes]
     assert np.abs(across - model.predict_proba(images)).max() < 1e-5
     assert np.abs(within - np.concatenate(expected, axis=1)).max() < 1e-5
+    exported = ExportedClassifier.load(tmp_path / "model.onnx")
+    assert [task.classes for task in exported.tasks_] == [task.classes for task in model.tasks_]
+    assert np.abs(exported.predict_proba(pixels, "july") - expected[-1]).max() < 1e-5
+    if not model.tasks_[1].classes:
+        with pytest.raises(UserError, match="all classes of the task 'june' were forgotten; leave out the task"):
+            exported.predict_proba(pixels, "june")
 
 
 def test_purge_deletes_all_other_versions(folder: Path) -> None:

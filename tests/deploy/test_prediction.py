@@ -19,7 +19,7 @@ from rich.console import Console
 
 from recollect import ContinualClassifier
 from recollect.cli.rendering.predictions import TablePrinter
-from recollect.deploy.prediction import predict_chunks
+from recollect.inference import predict_chunks
 from tests.deploy.support import (
     SMALL,
     digits,

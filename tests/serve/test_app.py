@@ -14,7 +14,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from recollect import ContinualClassifier, ModelStore
-from recollect.deploy.prediction import predict_chunks
+from recollect.inference import predict_chunks
 from recollect.serve.app import Service, make_app
 from recollect.serve.current import CurrentModel, Loaded
 

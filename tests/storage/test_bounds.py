@@ -18,8 +18,8 @@ from PIL import Image
 from recollect import ContinualClassifier, resolve, run, stream_from_tensors
 from recollect.engine import checkpoint
 from recollect.errors import UserError
+from recollect.pictures import decode_image
 from recollect.storage.tensors import save_tensors
-from recollect.streams.images import decode_image
 
 EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
 %%BoundingBox: 0 0 20 20
@@ -68,9 +68,7 @@ def test_common_formats_are_still_read() -> None:
 
 
 def test_a_small_file_of_very_many_pixels_is_refused(tmp_path: Path) -> None:
-    code = (
-        "import sys; from recollect.streams.images import decode_image; decode_image(open(sys.argv[1], 'rb'), 'it', 32)"
-    )
+    code = "import sys; from recollect.pictures import decode_image; decode_image(open(sys.argv[1], 'rb'), 'it', 32)"
     picture = tmp_path / "bomb.png"
     Image.new("1", (13_300, 13_300)).save(picture)
     assert picture.stat().st_size < 100_000
@@ -89,7 +87,7 @@ def test_a_large_photo_is_read_with_few_copies(tmp_path: Path) -> None:
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (4000, 6000, 3), np.uint8)).save(picture, quality=30)
     code = """
 import resource, sys
-from recollect.streams.images import decode_image
+from recollect.pictures import decode_image
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 decode_image(open(sys.argv[1], "rb"), "it", 32)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

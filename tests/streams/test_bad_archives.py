@@ -118,11 +118,11 @@ def test_a_member_that_would_unpack_to_too_much_is_refused(kind: str, tmp_path: 
 
 
 def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch) -> None:
-    from recollect.streams import images
+    from recollect.pictures import decoding
 
     buffer = io.BytesIO()
     Image.new("RGB", (400, 300)).save(buffer, "PNG")
-    assert images.decode_image(io.BytesIO(buffer.getvalue()), "it").shape == (3, 300, 400)
-    monkeypatch.setattr(images, "MAX_PIXELS", 100_000)
+    assert decoding.decode_image(io.BytesIO(buffer.getvalue()), "it").shape == (3, 300, 400)
+    monkeypatch.setattr(decoding, "MAX_PIXELS", 100_000)
     with pytest.raises(UserError, match="it is not a readable image .400 x 300 pixels in [0-9]+ bytes, too many"):
-        images.decode_image(io.BytesIO(buffer.getvalue()), "it")
+        decoding.decode_image(io.BytesIO(buffer.getvalue()), "it")

@@ -11,9 +11,9 @@ from PIL import Image
 from tests.support import recollect
 
 from recollect.errors import UserError
+from recollect.pictures import class_pictures
 from recollect.streams import stream_from_tensors
 from recollect.streams.export import count_images, export_stream
-from recollect.streams.images import class_pictures
 
 
 def small(names: tuple[str, ...] = ("red fox", "owl", "hen", "cow"), channels: int = 3):  # type: ignore[no-untyped-def]

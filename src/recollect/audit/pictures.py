@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recollect.audit.files import list_files, read_pieces, unreadable_error
 from recollect.errors import UserError
-from recollect.streams.images import SUFFIXES, decode_image
+from recollect.pictures import SUFFIXES, decode_image
 
 SIGNATURES = {  # the first bytes of picture formats, and their offset from the start
     b"\x89PNG\r\n\x1a\n": 0, b"\xff\xd8\xff": 0, b"GIF8": 0, b"II*\0": 0, b"MM\0*": 0, b"WEBP": 8, b"ftyp": 4,

@@ -14,8 +14,11 @@ Texts = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=()
 Precision = Literal["auto", "fp32", "bf16"]
 # Options that several commands share come with their help, so their docstrings leave them out.
 ModelFolder = Annotated[Path, Parameter(help="The model folder.")]
+Model = Annotated[
+    Path, Parameter(help="The model folder, or a file written by `recollect export`, which starts faster.")
+]
 Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, mps.")]
-Threads = Annotated[int, Parameter(help="CPU threads; 0 leaves the choice to torch.")]
+Threads = Annotated[int, Parameter(help="CPU threads; 0 leaves the choice to torch or onnxruntime.")]
 Wait = Annotated[
     bool, Parameter(negative=(), help="Wait while another command is changing the model, instead of stopping.")
 ]

@@ -22,11 +22,11 @@ from recollect.deploy.confusion import (
 from recollect.deploy.data import Labelled, read_labelled
 from recollect.deploy.measuring import MAX_CONFUSION, is_confused
 from recollect.deploy.model import Model
-from recollect.deploy.names import check_task_name
 from recollect.deploy.reader import Reader
 from recollect.deploy.versions import Checks
 from recollect.errors import UserError
-from recollect.streams.images import is_litter
+from recollect.names import check_task_name
+from recollect.pictures import is_litter
 
 TOLERANCE = 1e-6  # percentage points that rounding may add
 

@@ -35,13 +35,13 @@ from recollect.deploy.estimator import (
     parameters_of,
 )
 from recollect.deploy.model import LearnedTask, Model, Settings
-from recollect.deploy.names import check_task_name
 from recollect.deploy.reader import Reader, check_backbone
 from recollect.deploy.stages import choose_stages, complete_settings, learn_in_stages
 from recollect.deploy.store import ModelStore
 from recollect.device import to_host
 from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
+from recollect.inference import find_predictable_task, find_task
 
 
 class ContinualClassifier:
@@ -144,6 +144,11 @@ class ContinualClassifier:
         return self._settings
 
     @property
+    def image_size(self) -> int:
+        """Pixels along a side of the images that the network reads; 0 until it is chosen."""
+        return self._settings.image_size
+
+    @property
     def module(self) -> nn.Module | None:
         """The custom backbone, if there is one."""
         return self._module
@@ -209,9 +214,7 @@ class ContinualClassifier:
         a generator of these, or a DataLoader. A folder stands for all images in it, in the order of their paths. A
         class that several tasks contain has the sum of its probabilities.
         """
-        index = None if task is None else self._index(task)
-        if task is not None and not self.task(task).classes:
-            raise UserError(f"all classes of the task {task!r} were forgotten; leave out the task")
+        index = None if task is None else find_predictable_task(self.model.tasks, task)
         return to_array(self.reader.probabilities(self.reader.outputs(self._images(x)), index))
 
     def predict(self, x: Any, task: str | None = None) -> np.ndarray:
@@ -241,7 +244,8 @@ class ContinualClassifier:
 
         With the estimates, a vector index built at that time can still be searched, at a loss of recall.
         """
-        return to_array(self.reader.features(self._images(x), None if as_of is None else self._index(as_of)))
+        index = None if as_of is None else find_task(self.model.tasks, as_of)
+        return to_array(self.reader.features(self._images(x), index))
 
     def save(self, folder: str | Path) -> Self:
         """Write a model folder, or a further version into one that this model continues."""
@@ -250,7 +254,7 @@ class ContinualClassifier:
 
     def task(self, name: str) -> LearnedTask:
         """A learned task by its name."""
-        return self.model.tasks[self._index(name)]
+        return self.model.tasks[find_task(self.model.tasks, name)]
 
     @classmethod
     def load(
@@ -278,13 +282,6 @@ class ContinualClassifier:
 
     def _images(self, x: Any) -> Tensor:
         return read_images(x, self._settings.image_size)
-
-    def _index(self, task: str) -> int:
-        names = [learned.name for learned in self.model.tasks]
-        name = check_task_name(task)
-        if name not in names:
-            raise UserError(f"there is no task {task!r}; the model has learned {', '.join(names)}")
-        return names.index(name)
 
 
 def classifier_options() -> set[str]:

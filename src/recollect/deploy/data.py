@@ -18,11 +18,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from recollect.deploy.names import check_class_name
-from recollect.deploy.pictures import find_images, read_file, read_image
+from recollect.deploy.pictures import read_image
 from recollect.device import to_host
 from recollect.errors import UserError
-from recollect.streams.images import class_pictures, read_size
+from recollect.names import check_class_name
+from recollect.pictures import class_pictures, find_images, read_size
 
 NUM_SAMPLED = 30  # image files whose size is looked at
 CHUNK = 256  # images that threads decode at a time
@@ -110,9 +110,12 @@ def read_images(data: Any, size: int) -> Tensor:
 
     They come from an array, a tensor, a folder, paths, Pillow images, a DataLoader or a generator.
     """
-    if isinstance(data, Tensor) and data.dtype == torch.uint8 and data.shape[1:] == (3, size, size):
-        return to_host(data)
     shape = tuple(getattr(data, "shape", ()))
+    if shape[1:] == (3, size, size):
+        if isinstance(data, np.ndarray) and data.dtype == np.uint8:
+            return torch.from_numpy(np.array(data))
+        if isinstance(data, Tensor) and data.dtype == torch.uint8:
+            return to_host(data)
     is_one = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))
     if isinstance(data, Tensor) and len(shape) == 3:  # [3, h, w] is one image in torch, three grey ones in NumPy
         is_one |= shape[0] in (1, 3)
@@ -151,7 +154,7 @@ def _read_folder(folder: Path, size: int, progress: Progress, strict: bool) -> L
     def read(row: int) -> Path:
         path = files[row][0]
         try:
-            images[row] = read_file(path, size)
+            images[row] = read_image(path, size)
         except UserError as error:
             errors[row] = str(error)
         return path

@@ -12,11 +12,11 @@ from torch import nn
 
 from recollect.deploy.learning import identify
 from recollect.deploy.model import LearnedTask, Model
-from recollect.deploy.names import check_class_name, normalise
 from recollect.deploy.reader import restore_learner
 from recollect.device import to_host
 from recollect.engine import Runtime
 from recollect.errors import UserError
+from recollect.names import check_class_name, normalise
 
 MAX_MATCHES = 3  # names that a message about an unknown class suggests
 

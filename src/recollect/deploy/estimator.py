@@ -11,9 +11,9 @@ import numpy as np
 from torch import nn
 
 from recollect.deploy.model import LearnedTask, Settings
-from recollect.deploy.names import check_class_name
 from recollect.engine import Runtime
 from recollect.errors import UserError
+from recollect.names import check_class_name
 from recollect.nets import backbones
 from recollect.registry import lookup
 from recollect.runs.settings import check, options_of_function

@@ -12,9 +12,11 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,6 +25,8 @@ from recollect.core.auxiliary import POOLED_SIZE
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.reader import unit_owners
 from recollect.errors import UserError
+from recollect.inference.exported import ACROSS, CLASSES, IMAGE_SIZE, PIXELS, TASKS, WITHIN, ExportedClassifier
+from recollect.rng import Key
 from recollect.storage import write_bytes
 
 PREPROCESSING = (
@@ -31,6 +35,15 @@ PREPROCESSING = (
     "transparent laid over white (Image.alpha_composite); converted to RGB; the central square cut out and resized "
     "with bilinear interpolation (ImageOps.fit); as bytes [3, size, size]"
 )
+
+
+NUM_COMPARED, MIN_STABLE = 16, 4  # random images
+TOLERANCE = 1e-3
+"""The largest difference between probabilities of the file and of PyTorch, for at least half of the stable images.
+
+Where classes have one or two images, the covariance may be nearly singular: rounding then changes the probabilities of
+some images. An image is stable if the reader and the graph, both in PyTorch, agree on it.
+"""
 
 
 class Graph(nn.Module):
@@ -96,7 +109,7 @@ class StaticPool(nn.Module):
 
 
 def export(classifier: ContinualClassifier, path: Path) -> None:
-    """Write the file, completely or not at all."""
+    """Write the file, completely or not at all; where onnxruntime is installed, it is compared with PyTorch first."""
     try:
         import onnx
         import onnxscript  # noqa: F401  (torch.onnx needs it)
@@ -106,17 +119,22 @@ def export(classifier: ContinualClassifier, path: Path) -> None:
         raise UserError(f"{path} is a folder; give a file such as {path / 'model.onnx'}")
     if not path.parent.is_dir():
         raise UserError(f"there is no folder {path.parent} to write {path.name} into; create it first")
-    size = classifier.settings.image_size
-    graph = Graph(ContinualClassifier.of(classifier.model, backbone=classifier.module, device="cpu")).eval()
-    example = torch.randint(0, 256, (2, 3, size, size), dtype=torch.uint8)
+    size = classifier.image_size
+    images = torch.randint(
+        0, 256, (NUM_COMPARED, 3, size, size), dtype=torch.uint8, generator=(Key(0) / "export").generator()
+    )
+    on_host = ContinualClassifier.of(classifier.model, backbone=classifier.module, device="cpu")
+    tasks = [task.name for task in classifier.tasks_ if task.classes]
+    expected = [on_host.predict_proba(images, task) for task in (None, *tasks)]
+    graph = Graph(on_host).eval()
     with warnings.catch_warnings(action="ignore"), _quiet():  # torch warns about its own internals
         program = torch.onnx.export(
             graph,
-            (example,),
+            (images[:2],),
             dynamo=True,
             verbose=False,
-            input_names=["pixels"],
-            output_names=["probabilities", "within"],
+            input_names=[PIXELS],
+            output_names=[ACROSS, WITHIN],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
         )
     assert program is not None
@@ -125,15 +143,35 @@ def export(classifier: ContinualClassifier, path: Path) -> None:
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
     onnx.checker.check_model(model)
-    write_bytes(path, model.SerializeToString())
+    content = model.SerializeToString()
+    if find_spec("onnxruntime"):
+        exported = ExportedClassifier(content, str(path))
+        with torch.inference_mode():
+            across, within = graph(images)
+        computed = [across, *within.split([rows.shape[1] for rows in expected[1:]], 1)]
+        for task, rows, others in zip((None, *tasks), expected, computed, strict=True):
+            _compare(exported.predict_proba(np.asarray(images), task), rows, np.asarray(others))
+    write_bytes(path, content)
+
+
+def _compare(probabilities: np.ndarray, expected: np.ndarray, computed: np.ndarray) -> None:
+    """Refuse probabilities [n, classes] of the file that are not those of the reader, where the graph's are."""
+    stable = np.abs(computed - expected).max(axis=1) <= TOLERANCE
+    gaps = np.abs(probabilities - expected).max(axis=1)
+    gap = np.median(gaps[stable] if stable.sum() >= MIN_STABLE else gaps)
+    if not gap <= TOLERANCE:
+        raise UserError(
+            f"the file was not written: its probabilities differ from those of PyTorch by {gap:.2g}, more than "
+            f"{TOLERANCE:g}; use other versions of torch, onnx and onnxruntime"
+        )
 
 
 def _metadata(classifier: ContinualClassifier) -> dict[str, str]:
     tasks = [{"name": task.name, "classes": list(task.classes)} for task in classifier.tasks_]
     return {
-        "recollect.classes": json.dumps(classifier.classes_.tolist(), ensure_ascii=False),
-        "recollect.tasks": json.dumps(tasks, ensure_ascii=False),
-        "recollect.image_size": str(classifier.settings.image_size),
+        CLASSES: json.dumps(classifier.classes_.tolist(), ensure_ascii=False),
+        TASKS: json.dumps(tasks, ensure_ascii=False),
+        IMAGE_SIZE: str(classifier.image_size),
         "recollect.preprocessing": PREPROCESSING,
     }
 

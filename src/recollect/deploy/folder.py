@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from recollect.errors import UserError
+from recollect.pictures import is_litter
 from recollect.storage import LOCK_NAME, UNFINISHED, lock_folder
-from recollect.streams.images import is_litter
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from recollect.deploy.data import Labelled
 from recollect.deploy.measuring import measure_drift, measure_validation
 from recollect.deploy.model import LearnedTask, Model, Settings
-from recollect.deploy.names import check_task_name
 from recollect.deploy.reader import (
     Reader,
     compute_features,
@@ -34,6 +33,7 @@ from recollect.deploy.reader import (
 from recollect.device import to_host
 from recollect.engine import Engine, Observer, Runtime, StopRequest, Training, catch_signals, checkpoint
 from recollect.errors import UserError
+from recollect.names import check_task_name
 from recollect.rng import Key
 from recollect.streams import Split, Stream, Task, TaskData, TaskInfo
 from recollect.streams.build import channel_statistics

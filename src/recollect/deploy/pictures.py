@@ -1,10 +1,7 @@
-"""One image of any kind (a file, a Pillow image, an array, a tensor) as a uint8 square, and the files of a folder."""
+"""One image of any kind (a file, a Pillow image, an array, a tensor) as a uint8 square."""
 
 from __future__ import annotations
 
-import io
-import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,50 +12,16 @@ from torch import Tensor
 
 from recollect.device import to_host
 from recollect.errors import UserError
-from recollect.streams.images import SUFFIXES, decode_image, is_litter, upright
-
-
-def find_images(folder: Path) -> list[Path]:
-    """All images in a folder and its subfolders, sorted; links are followed, and other files reported."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder")
-    files: list[Path] = []
-    visited: set[Path] = set()
-    for parent, subfolders, names in os.walk(folder, followlinks=True):
-        resolved = Path(parent).resolve()
-        is_new = resolved not in visited
-        visited.add(resolved)
-        subfolders[:] = [name for name in subfolders if is_new and not is_litter(Path(name))]
-        files += [Path(parent, name) for name in names if is_new and not is_litter(Path(name))]
-    images = sorted(path for path in files if path.suffix.lower() in SUFFIXES)
-    if len(images) < len(files):
-        suffixes = sorted({path.suffix or "no suffix" for path in files if path.suffix.lower() not in SUFFIXES})
-        number = len(files) - len(images)
-        warnings.warn(f"skipped {number} files in {folder} that are not images: {', '.join(suffixes)}", stacklevel=2)
-    return images
+from recollect.pictures import read_file, upright
 
 
 def read_image(image: Any, size: int) -> Tensor:
     """An image of any kind, or its path, as uint8 [3, size, size]."""
     if isinstance(image, str | Path):
-        return read_file(Path(image), size)
+        return torch.from_numpy(read_file(image, size))
     if isinstance(image, tuple):
         raise UserError(f"each item is an image, got a tuple of {len(image)}; leave labels out")
     return _resize(image, size)
-
-
-def read_file(path: Path, size: int) -> Tensor:
-    """One image file as uint8 [3, size, size]: the centre square, resized."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); check the path") from error
-    return read_content(content, str(path), size)
-
-
-def read_content(content: bytes, name: str, size: int) -> Tensor:
-    """The content of an image file as uint8 [3, size, size]: the centre square, resized; errors mention the name."""
-    return torch.from_numpy(decode_image(io.BytesIO(content), name, size))
 
 
 def _resize(image: Any, size: int) -> Tensor:

@@ -33,7 +33,6 @@ from recollect.deploy.history import (
 )
 from recollect.deploy.learning import already_learned, identify_learn
 from recollect.deploy.model import FixedSettingsError, Model, Settings, lineage_of
-from recollect.deploy.names import check_task_name, normalise
 from recollect.deploy.recording import record_checks
 from recollect.deploy.stages import LearnPlan, LearnResult, choose_stages, complete_settings, learn_in_stages
 from recollect.deploy.versions import (
@@ -46,6 +45,7 @@ from recollect.deploy.versions import (
 )
 from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
+from recollect.names import check_task_name, normalise
 from recollect.storage import UNFINISHED, lock_folder
 
 

@@ -20,8 +20,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from recollect.deploy.prediction import Ranking
 from recollect.errors import UserError
+from recollect.inference import Ranking
 from recollect.serve.collection import Collection, check_image
 from recollect.serve.current import CurrentModel
 from recollect.serve.guard import Guard, is_own_page
@@ -66,7 +66,7 @@ class Service:
 
     def _describe(self) -> dict[str, Any]:
         about = {**self.model.refresh().describe(), "min_probability": self.min_probability}
-        about |= {"name": str(self.model.folder), "max_bytes": self.max_bytes, "collect": None}
+        about |= {"name": str(self.model.path), "max_bytes": self.max_bytes, "collect": None}
         if self.collection is not None:
             about["collect"] = {"folder": str(self.collection.folder), "classes": self.collection.classes()}
         return about

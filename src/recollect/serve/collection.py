@@ -7,12 +7,11 @@ import io
 from contextlib import suppress
 from pathlib import Path
 
-from recollect.deploy.names import check_class_name
-from recollect.deploy.pictures import read_content
 from recollect.errors import UserError
+from recollect.names import check_class_name
+from recollect.pictures import find_suffix, is_litter, read_content
 from recollect.serve.current import UPLOAD
 from recollect.storage import LinkError, write_bytes
-from recollect.streams.images import find_suffix, is_litter
 
 HASH_LENGTH = 16  # hexadecimal digits
 MAX_NAME_BYTES = 200  # file systems allow 255

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from recollect.errors import UserError
+from recollect.pictures import decode_image
 from recollect.streams.archive import Archive, Files, open_archive
 from recollect.streams.cache import Decoded, cached
-from recollect.streams.images import decode_image
 from recollect.streams.protocol import Dataset, Size, Source, StreamOptions
 
 SIZE = 64

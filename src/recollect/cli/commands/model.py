@@ -143,8 +143,8 @@ def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = Fals
     from recollect.cli.rendering.model import print_damaged, print_model
     from recollect.deploy import ContinualClassifier, ModelStore
     from recollect.deploy.inspection import DamagedError, describe, measure_shift
-    from recollect.deploy.pictures import find_images
     from recollect.errors import UserError
+    from recollect.pictures import find_images
 
     try:
         about = describe(ModelStore(model))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from recollect.cli.base import Device, Flag, ModelFolder, Paths, Threads, Wait, app
+from recollect.cli.base import Device, Flag, Model, ModelFolder, Paths, Threads, Wait, app
+
+if TYPE_CHECKING:
+    from recollect.inference import Classifier
 
 
 @app.command
 def predict(
-    model: ModelFolder,
+    model: Model,
     images: Paths,
     *,
     task: str | None = None,
@@ -42,17 +46,14 @@ def predict(
     """
     from recollect.cli.console import stdout
     from recollect.cli.rendering.predictions import CsvPrinter, JsonPrinter, TablePrinter
-    from recollect.deploy import ContinualClassifier
-    from recollect.deploy.prediction import predict_chunks
-    from recollect.engine import Runtime
     from recollect.errors import UserError
+    from recollect.inference import predict_chunks
 
     if csv and json:
         raise UserError("give --csv or --json, not both")
     if csv and top > 1:
         raise UserError("--csv prints one class per image; leave out --top, or use --json")
-    Runtime.choose(device, "fp32", threads)
-    classifier = ContinualClassifier.load(model, device=device)
+    classifier = _load(model, device, threads)
     printer = CsvPrinter() if csv else JsonPrinter() if json else TablePrinter(stdout())
     num_images, unreadable = 0, []
     for chunk in predict_chunks(classifier, images, task, top=top, min_probability=min_probability, threads=threads):
@@ -62,6 +63,19 @@ def predict(
     printer.finish()
     if unreadable:
         raise UserError(f"{len(unreadable)} of {num_images} images cannot be read, the first is {unreadable[0]}")
+
+
+def _load(model: Path, device: str, threads: int) -> Classifier:
+    """The classifier of a model folder or, without importing torch, of an exported file."""
+    from recollect.inference import ExportedClassifier, is_exported
+
+    if is_exported(model):
+        return ExportedClassifier.load(model, device=device, threads=threads)
+    from recollect.deploy import ContinualClassifier
+    from recollect.engine import Runtime
+
+    Runtime.choose(device, "fp32", threads)
+    return ContinualClassifier.load(model, device=device)
 
 
 @app.command

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recollect.cli.base import Device, ModelFolder, Threads, app
+from recollect.cli.base import Device, Model, Threads, app
 
 
 @app.command
 def serve(
-    model: ModelFolder,
+    model: Model,
     *,
     collect: Path | None = None,
     min_probability: float = 0.0,
@@ -21,7 +21,7 @@ def serve(
 ) -> None:
     """Classify images on a local web page, and answer POST /predict with JSON. Requires recollect-rfe[serve].
 
-    The server uses the version that is current, also after a later `learn`. Ctrl-C stops it.
+    The server uses the current version of the model, also after a later `learn` or `export`. Ctrl-C stops it.
 
     Parameters
     ----------
@@ -47,7 +47,6 @@ def serve(
     require_packages()
     with suppress(KeyboardInterrupt):  # a server that is stopped has done its work
         from recollect.cli.console import print_text
-        from recollect.engine import Runtime
         from recollect.errors import UserError
         from recollect.serve.app import MEGABYTE, Service, make_app
         from recollect.serve.collection import Collection
@@ -59,9 +58,8 @@ def serve(
             raise UserError(f"--min-probability is between 0 and 1, got {min_probability:g}")
         if not max_megabytes > 0:
             raise UserError(f"--max-megabytes is a positive number, got {max_megabytes:g}")
-        Runtime.choose(device, "fp32", threads)
         with closing(bind(host, port)) as listening, ThreadPoolExecutor(1) as worker:
-            current = worker.submit(CurrentModel, model, device).result()
+            current = worker.submit(CurrentModel, model, device, threads).result()
             collection = None if collect is None else Collection(collect, model)
             service = Service(current, worker, collection, min_probability, round(max_megabytes * MEGABYTE))
 

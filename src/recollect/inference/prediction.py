@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from recollect.deploy.classifier import ContinualClassifier
-from recollect.deploy.names import UNKNOWN
-from recollect.deploy.pictures import find_images, read_file
 from recollect.errors import UserError
+from recollect.inference.tasks import Classifier, find_predictable_task
+from recollect.names import UNKNOWN
+from recollect.pictures import find_images, read_file
 
 CHUNK_SIZE = 128  # images in memory at a time
 Prediction = dict[str, Any]
@@ -29,13 +27,14 @@ class Ranking:
     """
 
     def __init__(
-        self, classifier: ContinualClassifier, task: str | None = None, *, top: int = 1, min_probability: float = 0.0
+        self, classifier: Classifier, task: str | None = None, *, top: int = 1, min_probability: float = 0.0
     ) -> None:
         if top < 1:
             raise UserError(f"top is a number of classes, at least 1; got {top}")
         if not 0 <= min_probability <= 1:
             raise UserError(f"min_probability is between 0 and 1, got {min_probability:g}")
-        chosen = classifier.tasks_ if task is None else [classifier.task(task)]
+        tasks = classifier.tasks_
+        chosen = tasks if task is None else [tasks[find_predictable_task(tasks, task)]]
         owners = {name: learned.name for learned in chosen for name in learned.classes}  # the newest
         self._classes, self._tasks = list(owners), list(owners.values())
         self._top, self._min_probability = top, min_probability
@@ -51,7 +50,7 @@ class Ranking:
 
 
 def predict_chunks(
-    classifier: ContinualClassifier,
+    classifier: Classifier,
     paths: Sequence[Path],
     task: str | None = None,
     *,
@@ -88,19 +87,19 @@ def _expand(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _read_chunk(
-    classifier: ContinualClassifier, files: Sequence[Path], task: str | None, pool: Executor
+    classifier: Classifier, files: Sequence[Path], task: str | None, pool: Executor
 ) -> list[np.ndarray | UserError]:
     """The probabilities of each file, or why it cannot be read."""
 
-    def read(path: Path) -> Tensor | UserError:
+    def read(path: Path) -> np.ndarray | UserError:
         try:
             if path.is_dir():
                 raise UserError(f"there are no images in {path}")
-            return read_file(path, classifier.settings.image_size)
+            return read_file(path, classifier.image_size)
         except UserError as error:
             return error
 
     contents = list(pool.map(read, files))
-    images = [content for content in contents if isinstance(content, Tensor)]
-    rows = iter(classifier.predict_proba(torch.stack(images), task) if images else ())
+    images = [content for content in contents if isinstance(content, np.ndarray)]
+    rows = iter(classifier.predict_proba(np.stack(images), task) if images else ())
     return [content if isinstance(content, UserError) else next(rows) for content in contents]
