@@ -1,0 +1,59 @@
+"""docs/long-chains.md: cost and accuracy of chains over many tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pages.experiments import RESULTS, ROOT
+from pages.markdown import details, fill, table
+from recollect.report.collect import collect
+from recollect.report.query import mean_accuracy
+from recollect.report.stats import spread
+from recollect.results import find_results
+
+PAGE = ROOT / "docs" / "long-chains.md"
+FOLDER = RESULTS / "cpu" / "many-tasks"
+TARGETS = {(100, 1): 1.5, (100, 256): 1.25}
+"""Of (tasks, batch): how often the time of the bare backbone a pass may take."""
+
+
+def page(measured: Mapping[str, Any]) -> str:
+    """The whole of docs/long-chains.md."""
+    machine = measured["machine"]
+    results = list(find_results([FOLDER]).values())
+    runs = [[f"`{result['command']}`", f"`{result['commit'][:10]}`"] for result in results]
+    return fill(
+        "long-chains.md",
+        {
+            "machine": f"{machine['processor']}, {machine['threads']} threads, commit `{measured['commit'][:10]}`",
+            "cost": _cost(measured["cells"]),
+            "accuracy": _accuracy(results),
+            "runs": details(f"{len(runs)} runs", table(["command", "commit"], runs, is_text=True)),
+        },
+    )
+
+
+def _cost(cells: list[Mapping[str, Any]]) -> str:
+    rows = []
+    for cell in cells:
+        target = TARGETS.get((cell["tasks"], cell["batch"]))
+        verdict = "" if target is None else f"≤ {target}: {'met' if cell['ratio'] <= target else '**missed**'}"
+        rows.append([
+            f"`{cell['method']}`", str(cell["tasks"]), str(cell["batch"]), f"{cell['ratio']:.3f}",
+            f"{cell['milliseconds']:.1f}", f"{cell['parameters'] / 1e6:.1f}", verdict,
+        ])  # fmt: skip
+    header = ["method", "tasks", "batch", "time / bare backbone", "ms", "parameters (millions)", "target"]
+    return table(header, rows)
+
+
+def _accuracy(results: list[dict[str, Any]]) -> str:
+    rows = []
+    for experiment in collect(results):
+        for v in sorted(experiment.variants, key=lambda v: -mean_accuracy(v, "til")):
+            minutes = sum(sum(run["seconds"].values()) for run in v.results) / len(v.results) / 60
+            rows.append([
+                f"`{v.label}`", str(len(v.seeds)), spread(v.values("til", "average_accuracy")),
+                spread(v.values("til", "forgetting")), spread(v.values("cil", "average_accuracy")), f"{minutes:.0f}",
+            ])  # fmt: skip
+    return table(["method", "seeds", "TIL", "forgetting (TIL)", "CIL", "minutes"], rows)
