@@ -66,3 +66,15 @@ def test_the_second_network_is_counted_and_without_it_rfe_plus_is_hardly_larger_
         network = sum(parameter.numel() for parameter in learner.network.backbone.parameters())
     assert sizes["rfe-plus",] >= sizes["rfe",] + network
     assert sizes["rfe-plus", "identity"] < 1.05 * sizes["rfe",]
+
+
+def test_statistics_of_a_trained_network_are_of_several_views_and_those_of_the_anchor_of_one() -> None:
+    stream = make_stream((2, 2))
+    num_images = sum(len(task.train) for task in stream.tasks)
+    for backbone, views in ((pretrained(), 3), (None, 1)):
+        learner = make_learner("rfe-plus", stream, backbone=backbone, views=3)
+        teach(learner, stream)
+        rule = learner.identity.rule
+        today, anchor = rule.today.discriminant.statistics, rule.anchor.statistics
+        assert int(today.counts.sum()) == views * num_images
+        assert int(anchor.counts.sum()) == num_images

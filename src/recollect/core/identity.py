@@ -61,6 +61,8 @@ class Lesson:
     now: Reading
     before: Reading | None = None
     """None in the first task, and where the rule does not need it."""
+    views: int = 1
+    """All images are read so many times, first unaugmented, then augmented."""
     in_todays_space: Sequence[int] = ()
     """Earlier tasks without a space of their own, which are read in today's (`stride` above 1)."""
 
@@ -99,7 +101,8 @@ class Rule(nn.Module, ABC):
 
     def read_buffers(self) -> list[Tensor]:
         """What of its state is needed to read, and not only to learn more."""
-        return list(self.buffers())
+        discriminants = [module for module in self.modules() if isinstance(module, Discriminant)]
+        return [buffer for module in discriminants for buffer in module.read_buffers()] or list(self.buffers())
 
 
 def average(logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
@@ -112,17 +115,14 @@ class Average(Rule):
 
     learns = needs_estimates = False
 
-    def grow(self, num_classes: int) -> None:
-        return
+    def grow(self, num_classes: int) -> None: ...
 
-    def learn(self, lesson: Lesson) -> None:
-        return
+    def learn(self, lesson: Lesson) -> None: ...
+
+    def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None: ...
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         return average(logits)
-
-    def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
-        return
 
 
 class ClassMeans(Rule):
@@ -192,9 +192,6 @@ class Forward(Rule):
         self.first = sum(int(classes.sum()) for classes in kept[:-1])
         self.discriminant.keep(torch.cat([*kept]))
 
-    def read_buffers(self) -> list[Tensor]:
-        return self.discriminant.read_buffers()
-
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         scores: Tensor = self.discriminant(at_least_single(reading.f))
         return scores.log_softmax(dim=1) + self.head_weight * log_softmaxes(logits)
@@ -219,21 +216,22 @@ class Anchored(Rule):
         if lesson.before is not None:
             self.today.discriminant.follow(lesson.before.f, lesson.now.f)
         if lesson.now.is_frozen or lesson.now.first is not None:  # else the network was trained on the images
-            self.anchor.choose(lesson.now.at_anchor, lesson.labels + self.today.first)
+            self.anchor.choose(*self._plain(lesson))
         self.add(lesson)
 
     @torch.no_grad()
     def add(self, lesson: Lesson) -> None:
         self.today.add(lesson)
-        self.anchor.add(lesson.now.at_anchor, lesson.labels + self.today.first)
+        self.anchor.add(*self._plain(lesson))
         self.anchor.refresh()
+
+    def _plain(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
+        num = len(lesson.labels) // lesson.views  # images, unaugmented
+        return lesson.now.at_anchor[:num], lesson.labels[:num] + self.today.first
 
     def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
         self.today.keep(kept)
         self.anchor.keep(torch.cat([*kept]))
-
-    def read_buffers(self) -> list[Tensor]:
-        return [*self.today.read_buffers(), *self.anchor.read_buffers()]
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         scores: Tensor = self.anchor(at_least_single(reading.at_anchor)).log_softmax(dim=1)
@@ -270,9 +268,6 @@ class Nested(Rule):
         self.sizes = [int(classes.sum()) for classes in kept]
         for task, space in enumerate(self.spaces):
             space.keep(torch.cat([*kept[task:]]))  # type: ignore[operator]
-
-    def read_buffers(self) -> list[Tensor]:
-        return [buffer for space in self.spaces for buffer in space.read_buffers()]  # type: ignore[operator]
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         later, scores = torch.zeros_like(logits[0][:, :1]), []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 from recollect.core import Frozen, Lesson, Reading, RetrospectorChain, average, folded, make_rule
 from recollect.device import at_least_single
 from recollect.methods._rfe_config import RFEConfig
-from recollect.streams import TaskData, TaskInfo
+from recollect.streams import TaskData, TaskInfo, augment
 
+MAX_VIEWS = 40_000  # of all images of a task, whose features are held at a time
 Evidence = Callable[[Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
 """From images, today's features, estimates in each task's space and logits of each head to scores of all classes."""
 
@@ -51,20 +53,32 @@ class TaskIdentity(nn.Module):
 
     @torch.no_grad()
     def end_task(
-        self, task: TaskInfo, first_unit: int, data: TaskData, backbone: nn.Module, chain: RetrospectorChain
+        self,
+        task: TaskInfo,
+        first_unit: int,
+        data: TaskData,
+        backbone: nn.Module,
+        chain: RetrospectorChain,
+        views: int = 1,
     ) -> Lesson | None:
-        """Show the rule the task's images, read by the network of today and of before; returns what it was shown."""
+        """Show the rule `views` views of the task's images, read by the network of today and of before.
+
+        A network that was trained on an image separates it too well; other views of it tell more of images to come.
+        Returns what the rule was shown.
+        """
         if not self.rule.learns:
             return None
+        views = max(1, min(views, MAX_VIEWS // len(data)))
         before = None
         if self.before:
             previous, old = (self.before[name].module for name in ("backbone", "chain"))
             assert isinstance(previous, nn.Module)
             assert isinstance(old, RetrospectorChain)
-            before = self._read_all(data, previous, old)
+            before = self._read_all(data, previous, old, views)
         today = chain.spaces[-1]
         moving = [earlier for earlier in range(task.index) if chain.domain(earlier) == today] if self.before else []
-        lesson = Lesson(data.labels - first_unit, self._read_all(data, backbone, chain), before, moving)
+        labels = (data.labels - first_unit).repeat(views)
+        lesson = Lesson(labels, self._read_all(data, backbone, chain, views), before, views, moving)
         self.rule.learn(lesson)
         return lesson
 
@@ -75,15 +89,16 @@ class TaskIdentity(nn.Module):
         self.rule.add(lesson)
         return lesson
 
-    def _read_all(self, data: TaskData, backbone: nn.Module, chain: RetrospectorChain) -> Reading:
+    def _read_all(self, data: TaskData, backbone: nn.Module, chain: RetrospectorChain, views: int = 1) -> Reading:
         parts: list[Reading] = []
         read = folded(backbone, self.image_shape)
         first = None if self.first is None else folded(self.first.module, self.image_shape)
-        for batch in data.batches():
-            f = at_least_single(read(batch.x))
-            spaces = chain.rewind(batch.x, f) if self.rule.needs_estimates else []
+        for view, batch in product(range(views), data.batches()):
+            x = augment(batch.images, batch.pixels, (batch.key / "view" / view).generator()) if view else batch.x
+            f = at_least_single(read(x))
+            spaces = chain.rewind(x, f) if self.rule.needs_estimates else []
             estimates = [at_least_single(estimate) for estimate in spaces]
-            parts.append(Reading(f, estimates, self._read_first(batch.x, first)))
+            parts.append(Reading(f, estimates, self._read_first(x, first)))
         firsts = [part.first for part in parts if part.first is not None]
         return Reading(
             torch.cat([part.f for part in parts]),

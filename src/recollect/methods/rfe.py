@@ -193,8 +193,8 @@ class RFELearner(Learner[RFEConfig]):
             warn_about_retrospector(self.config, self.rfe, self.network, task, data)
         if self.past is not None:
             self.past.write(task.index, data, backbone, self.rfe)
-        first_unit = self.network.units(task.index).start
-        lesson = self.identity.end_task(task, first_unit, data, backbone, self.rfe.chain)
+        first_unit, views = self.network.units(task.index).start, self.config.views if self.is_gentle else 1
+        lesson = self.identity.end_task(task, first_unit, data, backbone, self.rfe.chain, views if self.adapts else 1)
         if not self.adapts:
             f, labels = (lesson.now.f, lesson.labels) if lesson else self._read(task, data)
             start_head(self.network.heads[task.index], f, labels, self.config.shrinkage)
