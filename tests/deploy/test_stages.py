@@ -45,7 +45,7 @@ def test_a_pretrained_backbone_is_read_as_it_is(tmp_path: Path) -> None:
     assert not [name for name in tensors if "retrospector" in name]
 
     model = ContinualClassifier.load(tmp_path / "model", device="cpu")
-    discriminant = Discriminant(1280)
+    discriminant = Discriminant(1280, model.reader.learner.identity.rule.anchor.shrinkage)
     with torch.no_grad():
         for number, task in enumerate(("may", "june")):
             images, names = few(task)

@@ -128,15 +128,11 @@ class ClassStatistics(nn.Module):
         self, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], shrinkages: Sequence[float]
     ) -> Float[Tensor, " shrinkages"]:
         """Cross-entropy of the discriminant with each shrinkage, at its best temperature, on other images."""
-        variances, axes = torch.linalg.eigh(self._unpacked() / max(self.degrees_of_freedom, 1))
-        scale = variances.mean() if variances.mean() > 0 else torch.ones_like(variances[0])
-        means, z = (on_host_in_double(rows) @ axes for rows in (self.means, features))
-        y, is_empty = to_host(labels), to_host(self.counts) == 0
+        z, y, is_empty = on_host_in_double(features), to_host(labels), to_host(self.counts) == 0
 
         def loss(shrinkage: float) -> Tensor:
-            shrunk = (1 - shrinkage) * variances.clamp(min=0) + max(shrinkage, MIN_SHRINKAGE) * scale
-            scores = z / shrunk @ means.T - 0.5 * (means.square() / shrunk).sum(1)
-            scores = scores.masked_fill(is_empty, float("-inf"))
+            weight, bias = map(on_host_in_double, self.discriminant(shrinkage))
+            scores = (z @ weight.T + bias).masked_fill(is_empty, float("-inf"))
             return torch.stack([F.cross_entropy(scores / temperature, y) for temperature in TEMPERATURES]).min()
 
         return torch.stack([loss(shrinkage) for shrinkage in shrinkages])

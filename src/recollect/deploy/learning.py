@@ -89,7 +89,10 @@ def learn_task(
         _remove_other_checkpoints(work)
     task = TaskInfo(len(past), name, data.class_names)
     stream = _make_stream(before, data, task, train, validation if adapt else _none_of(data))
-    training = Training(epochs=settings.epochs, learning_rate=settings.learning_rate, batch_size=settings.batch_size)
+    training = Training(
+        epochs=settings.epochs, learning_rate=settings.learning_rate, batch_size=settings.batch_size,
+        schedule="cosine" if learner.is_gentle and not seconds else "plateau",  # whose end is known
+    )  # fmt: skip
     with catch_signals() if heed_signals else nullcontext(StopRequest()) as stop:
         engine = Engine(
             learner, stream, training, runtime, settings.seed, num_learned=len(past), observer=observer,

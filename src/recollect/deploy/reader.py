@@ -26,8 +26,8 @@ from recollect.rng import Key
 from recollect.runs.settings import options_of_function
 from recollect.streams import Pixels, TaskInfo, split_rows
 
-PRETRAINED_RATE = 0.2
-"""A pretrained network is trained at this share of the learning rate."""
+PRETRAINED_RATE = 0.6
+"""A pretrained network is trained at this share of the learning rate, which rises and falls."""
 PRETRAINED_ALPHA = 4.0
 """A pretrained network is held to its old features this many times as strongly."""
 ADDED = ".losses"
