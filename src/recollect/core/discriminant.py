@@ -16,7 +16,7 @@ from recollect.device import on_host_in_double
 
 CHOICES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8)
 """Shrinkages to choose from."""
-HELD_OUT = 5  # every so many images
+HELD_OUT, MOST = 5, 20_000  # every so many images, of so many at most
 
 
 class Discriminant(nn.Module):
@@ -77,6 +77,8 @@ class Discriminant(nn.Module):
         """
         if self._shrinkage != "held-out":
             return
+        step = max(1, -(-len(z) // MOST))  # images may be sorted by class
+        z, labels = z[::step], labels[::step]
         held = torch.arange(len(z), device=z.device) % HELD_OUT == HELD_OUT - 1
         others = deepcopy(self.statistics)
         others.add(z[~held], labels[~held])
