@@ -1,6 +1,7 @@
 """How fast is it? Writes results/bench.json and docs/speed.md; `make bench` runs it (about ten minutes on two cores).
 
     python benchmarks/speed.py run [--data-root DATA]    measure; with DATA also the memory that Tiny ImageNet needs
+    python benchmarks/speed.py quick NAME                the tables alone, fp32, in five minutes; results/bench-NAME.json
     python benchmarks/speed.py memory --data-root DATA   that memory alone, added to the existing measurements
     python benchmarks/speed.py page                      docs/speed.md from results/bench.json
 
@@ -18,7 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pages.speed import PAGE, page
+from recollect.storage import write_json
 
 RESULTS = Path(__file__).parents[1] / "results" / "bench.json"
 RUN_FOLDER = Path("runs") / "bench-tiny"
@@ -44,6 +48,23 @@ def measure(data_root: str | None) -> dict[str, Any]:
     return bench | ({"tiny_imagenet": measure_peak_memory(data_root, RUN_FOLDER)} if data_root else {})
 
 
+def measure_quickly() -> dict[str, Any]:
+    """Training and inference in single precision, with few rounds."""
+    from measuring.inference import measure_inference
+    from measuring.system import describe_machine
+    from measuring.training import measure_training
+    from recollect.runs.folder import code_version
+
+    warnings.filterwarnings("ignore", "no validation images")
+    warnings.filterwarnings("ignore", "identity='average'")
+    return {
+        "machine": describe_machine() | {"capability": torch.backends.cpu.get_cpu_capability()},
+        "commit": code_version(),
+        "training": measure_training(num_rounds=3),
+        "inference": measure_inference(("fp32",), share=0.25),
+    }
+
+
 def read() -> dict[str, Any]:
     return dict(json.loads(RESULTS.read_text(encoding="utf-8")))
 
@@ -63,6 +84,8 @@ def main() -> None:
             from measuring.system import measure_peak_memory
 
             write(read() | {"tiny_imagenet": measure_peak_memory(folder, RUN_FOLDER)})
+        case ["quick", name]:
+            write_json(RESULTS.with_name(f"bench-{name}.json"), measure_quickly())
         case ["page"]:
             PAGE.write_text(page(read()), encoding="utf-8")
         case _:

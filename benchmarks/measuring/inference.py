@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -52,14 +52,15 @@ class Readers:
         return times["chain"], times["plain"]
 
 
-def measure_inference() -> list[dict[str, Any]]:
+def measure_inference(precisions: Sequence[str] = ("fp32", "bf16"), share: float = 1.0) -> list[dict[str, Any]]:
+    """With a share of the usual rounds, at least 5."""
     cells = []
-    for precision in ("fp32", "bf16"):
+    for precision in precisions:
         for num_tasks in (10, 20):
             readers = Readers(num_tasks, precision)
             for batch, rounds in ROUNDS.items():
                 report_progress(f"inference, {precision}, {num_tasks} tasks, batch {batch}")
-                chain, plain = readers.measure(batch, rounds)
+                chain, plain = readers.measure(batch, max(5, round(share * rounds)))
                 ratio = median(c / p for c, p in zip(chain, plain, strict=True))
                 cells.append({"precision": precision, "tasks": num_tasks, "batch": batch, "ratio": ratio,
                               "milliseconds": 1000 * median(chain), "milliseconds_without": 1000 * median(plain)})  # fmt: skip

@@ -104,7 +104,7 @@ class Bench:
         return work
 
 
-def measure_training() -> dict[str, Any]:
+def measure_training(num_rounds: int = ROUNDS) -> dict[str, Any]:
     """Images per second of every row, over U's."""
     plain = ["finetune", "er", "derpp", "er-ace", "agem", "er-mkd", "tamil", "cls-er"]
     works = {name: Bench(name).work() for name in plain}
@@ -113,7 +113,7 @@ def measure_training() -> dict[str, Any]:
         for part, epochs in STAGE_2.items():
             works[f"{name}, {part}"] = Bench(name, views=1).work("retrospect", epochs)
     report_progress(f"training, {len(works)} rows")
-    times, unit_times = time_with_unit(bare_loop(), works, ROUNDS)
+    times, unit_times = time_with_unit(bare_loop(), works, num_rounds)
     return {
         "unit_images_per_second": median(BATCH * STEPS / seconds for row in unit_times.values() for seconds in row),
         "seconds": times,

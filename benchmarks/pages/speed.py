@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -52,7 +53,19 @@ def page(bench: Mapping[str, Any]) -> str:
         "peak_gigabytes": f"{bench['tiny_imagenet']['gigabytes']:.2f}",
         "peak_commit": bench["tiny_imagenet"]["commit"][:10],
     }
+    values["other_processors"] = "\n\n".join(map(_other_processor, sorted(RESULTS.glob("bench-*.json"))))
     return fill("speed.md", values | _chain_growth(bench["chain_growth"]) | _serving() | _accuracy())
+
+
+def _other_processor(path: Path) -> str:
+    """The tables of a quick measurement."""
+    bench = json.loads(path.read_text(encoding="utf-8"))
+    machine = bench["machine"]
+    about = (
+        f"{machine['processor']}, torch's kernels for {machine['capability']}, {machine['threads']} threads, fp32, "
+        f"commit `{bench['commit'][:10]}` (`python benchmarks/speed.py quick {path.stem.removeprefix('bench-')}`)."
+    )
+    return "\n\n".join([about, _training_table(bench["training"]), _inference_table(bench["inference"])])
 
 
 def _training_table(training: Mapping[str, Any]) -> str:
