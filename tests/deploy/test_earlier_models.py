@@ -48,13 +48,14 @@ def test_an_earlier_model_predicts_as_it_did_and_learns_more(tmp_path: Path) -> 
     assert len(ModelStore(tmp_path / "model").load().tasks) == 3
 
 
-def test_a_model_from_before_shrinkage_was_chosen_predicts_as_it_did() -> None:
+def test_a_model_from_before_shrinkage_was_chosen_predicts_as_it_did_and_learns() -> None:
     classifier = ContinualClassifier(backbone="convnet", **SMALL).learn(digits("may"), task="may")
     tensors = {name: tensor for name, tensor in classifier.model.tensors.items() if not name.endswith(".losses")}
     assert len(tensors) == len(classifier.model.tensors) - 1
     earlier = ContinualClassifier.of(replace(classifier.model, tensors=tensors))
     images = digits("may", test=True)[0]
     assert np.array_equal(earlier.predict_proba(images), classifier.predict_proba(images))
+    assert len(earlier.learn(digits("june"), task="june").tasks_) == 2
 
 
 def test_new_models_use_the_identity_rule_that_follows_the_drift() -> None:

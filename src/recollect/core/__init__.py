@@ -3,7 +3,7 @@
 from recollect.core.affine import AffineMap, fit_affine
 from recollect.core.auxiliary import AuxiliaryExtractor
 from recollect.core.chain import RetrospectorChain
-from recollect.core.discriminant import Discriminant
+from recollect.core.discriminant import Discriminant, held_out
 from recollect.core.folding import folded
 from recollect.core.frozen import Averaged, Frozen
 from recollect.core.fused import fused, fused_heads
@@ -34,5 +34,6 @@ __all__ = [
     "folded",
     "fused",
     "fused_heads",
+    "held_out",
     "make_rule",
 ]

@@ -3,7 +3,8 @@
 new ≈ old + (old - mean) A + b,   A = argmin ‖new - old - b - (old - mean) A‖² + λ‖A‖²
 
 The ridge pulls towards "nothing moved". λ is the one of least leave-one-out error, which ridge regression has in closed
-form; the residual's covariance is of leave-one-out errors too, so it is not too small where images are few.
+form; the residual's covariance is of leave-one-out errors too, so it is not too small where images are few. Of images
+with several views, all views are left out together.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from recollect.device import on_host_in_double
 
 RIDGES = tuple(10.0**exponent for exponent in range(-6, 7))
 """λ, in units of the mean squared singular value."""
+MIN_LEFT = 1e-3
+"""Of an image's weight in its own prediction, so that one which decides its own is not divided by zero."""
 
 
 class AffineMap(NamedTuple):
@@ -29,8 +32,8 @@ class AffineMap(NamedTuple):
 
 
 @torch.no_grad()
-def fit_affine(old: Float[Tensor, "n d"], new: Float[Tensor, "n d"]) -> AffineMap:
-    """The map from old to new features of the same images.
+def fit_affine(old: Float[Tensor, "n d"], new: Float[Tensor, "n d"], views: int = 1) -> AffineMap:
+    """The map from old to new features of the same images, of which there may be several views: all images, then again.
 
     >>> old = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     >>> moved = fit_affine(old, 2 * old + 1)
@@ -47,8 +50,7 @@ def fit_affine(old: Float[Tensor, "n d"], new: Float[Tensor, "n d"]) -> AffineMa
     best = None
     for ridge in RIDGES:
         kept = singular.square() / (singular.square() + ridge * singular.square().mean() + torch.finfo(z.dtype).tiny)
-        leverage = (left.square() * kept).sum(1) + 1 / len(z)
-        missed = (moved - left @ (kept[:, None] * target)) / (1 - leverage).clamp(min=1e-3)[:, None]
+        missed = _leave_out(left, kept, moved - left @ (kept[:, None] * target), views)
         error = float(missed.square().mean())
         if best is None or error < best[0]:
             best = error, kept, missed
@@ -57,6 +59,18 @@ def fit_affine(old: Float[Tensor, "n d"], new: Float[Tensor, "n d"]) -> AffineMa
     change = right @ ((kept / singular.clamp(min=torch.finfo(z.dtype).tiny))[:, None] * target)  # [d, d], old to moved
     weight = torch.eye(z.shape[1], dtype=z.dtype) + change.T
     return AffineMap(weight, shift + centre - weight @ centre, missed.T @ missed / len(z))
+
+
+def _leave_out(left: Tensor, kept: Tensor, residual: Float[Tensor, "n d"], views: int) -> Float[Tensor, "n d"]:
+    """What the map misses on each image if all views of that image are left out of its fit: (1 - H)⁻¹ residual."""
+    u, r = (rows.unflatten(0, (views, -1)).transpose(0, 1) for rows in (left, residual))  # [images, views, …]
+    hat = (u * kept) @ u.mT + 1 / len(left)  # of the views of one image
+    if views == 1:
+        missed = r / (1 - hat).clamp(min=MIN_LEFT)
+    else:
+        missed = torch.linalg.solve((1 + MIN_LEFT) * torch.eye(views, dtype=u.dtype) - hat, r)
+    errors: Tensor = missed.transpose(0, 1).flatten(0, 1)
+    return errors
 
 
 def _decompose(z: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor, Tensor]:

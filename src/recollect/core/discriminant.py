@@ -16,7 +16,9 @@ from recollect.device import on_host_in_double
 
 CHOICES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8)
 """Shrinkages to choose from."""
-HELD_OUT, MOST = 5, 20_000  # every so many images, of so many at most
+HELD_OUT = 5
+"""The last of so many images of a class is held out."""
+MAX_IMAGES = 20_000  # that decide on the shrinkage
 
 
 class Discriminant(nn.Module):
@@ -66,20 +68,31 @@ class Discriminant(nn.Module):
         self.weight, self.bias = self.weight[kept], self.bias[kept]
         self.refresh()
 
-    def add(self, z: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> None:
-        """Merge more features into the statistics; labels count the classes from 0."""
-        self.statistics.add(z, labels)
+    def add(self, z: Float[Tensor, "n d"], labels: Int[Tensor, " n"], views: int = 1) -> None:
+        """Merge more features into the statistics; labels count the classes from 0.
+
+        Of images with several views, each view counts as a part of one image.
+        """
+        if views == 1:
+            self.statistics.add(z, labels)
+            return
+        new = ClassStatistics(z.shape[1]).to(self.statistics.means.device)
+        new.grow(self.statistics.num_classes)
+        new.add(z, labels)
+        new.counts //= views
+        new.scatter /= views
+        self.statistics.merge(new)
 
     def choose(self, z: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> None:
-        """Let a fifth of a task's features, to be added later, decide on the shrinkage, by statistics of all others.
+        """Choose the shrinkage by a fifth of a task's features, which are not in the statistics yet.
 
-        The network must not have been trained on the images: of those that it was, hardly any is classified wrongly.
+        The network must not have been trained on these images: it would classify nearly all of them correctly.
         """
         if self._shrinkage != "held-out":
             return
-        step = max(1, -(-len(z) // MOST))  # images may be sorted by class
+        step = max(1, -(-len(z) // MAX_IMAGES))  # images may be sorted by class
         z, labels = z[::step], labels[::step]
-        held = torch.arange(len(z), device=z.device) % HELD_OUT == HELD_OUT - 1
+        held = held_out(labels)
         others = deepcopy(self.statistics)
         others.add(z[~held], labels[~held])
         held &= (others.counts > 0)[labels]
@@ -87,9 +100,9 @@ class Discriminant(nn.Module):
             losses = others.losses(z[held], labels[held], CHOICES)
             self.losses += (int(held.sum()) * losses).to(self.losses)
 
-    def follow(self, old: Float[Tensor, "n d"], new: Float[Tensor, "n d"]) -> None:
+    def follow(self, old: Float[Tensor, "n d"], new: Float[Tensor, "n d"], views: int = 1) -> None:
         """Carry the classes along with a space that moved, by what it did to some images."""
-        self.statistics.push(*fit_affine(old, new))
+        self.statistics.push(*fit_affine(old, new, views))
 
     def refresh(self) -> None:
         """Make W and b of the statistics as they are."""
@@ -104,3 +117,17 @@ class Discriminant(nn.Module):
 
     def forward(self, z: Float[Tensor, "b d"]) -> Float[Tensor, "b classes"]:
         return F.linear(z - self.centre, self.weight, self.bias)  # features around zero, so that little is rounded
+
+
+def held_out(labels: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    """Every fifth image of each class, in whatever order the classes come.
+
+    >>> held_out(torch.tensor([0, 1] * 5 + [1])).nonzero().flatten()
+    tensor([8, 9])
+    """
+    order = labels.argsort(stable=True)
+    sizes = torch.bincount(labels)
+    first = torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(labels), device=labels.device) - first
+    return place % HELD_OUT == HELD_OUT - 1

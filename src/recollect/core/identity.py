@@ -180,12 +180,12 @@ class Forward(Rule):
     @torch.no_grad()
     def learn(self, lesson: Lesson) -> None:
         if lesson.before is not None:
-            self.discriminant.follow(lesson.before.f, lesson.now.f)
+            self.discriminant.follow(lesson.before.f, lesson.now.f, lesson.views)
         self.add(lesson)
 
     @torch.no_grad()
     def add(self, lesson: Lesson) -> None:
-        self.discriminant.add(lesson.now.f, lesson.labels + self.first)
+        self.discriminant.add(lesson.now.f, lesson.labels + self.first, lesson.views)
         self.discriminant.refresh()
 
     def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
@@ -214,7 +214,7 @@ class Anchored(Rule):
     @torch.no_grad()
     def learn(self, lesson: Lesson) -> None:
         if lesson.before is not None:
-            self.today.discriminant.follow(lesson.before.f, lesson.now.f)
+            self.today.discriminant.follow(lesson.before.f, lesson.now.f, lesson.views)
         if lesson.now.is_frozen or lesson.now.first is not None:  # else the network was trained on the images
             self.anchor.choose(*self._plain(lesson))
         self.add(lesson)
@@ -260,8 +260,8 @@ class Nested(Rule):
         for task, (space, now) in enumerate(zip(self.spaces, lesson.now.estimates, strict=True)):
             assert isinstance(space, Discriminant)
             if lesson.before is not None and task < len(lesson.before.estimates):
-                space.follow(lesson.before.estimates[task], now)
-            space.add(now, lesson.labels + sum(self.sizes[task:-1]))
+                space.follow(lesson.before.estimates[task], now, lesson.views)
+            space.add(now, lesson.labels + sum(self.sizes[task:-1]), lesson.views)
             space.refresh()
 
     def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:

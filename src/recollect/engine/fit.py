@@ -67,7 +67,7 @@ class Fit:
 
     def run(self, observer: Observer, after_step: Callable[[int], None]) -> None:
         """Train from the current step to the end; `after_step` is called with the number of images of each step."""
-        if not len(self.validation):
+        if not len(self.validation) and self.training.schedule == "plateau":
             warnings.warn("no validation images: the learning rate watches the training loss instead", stacklevel=2)
         started = perf_counter()
         self._prepare(observer)

@@ -11,14 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recollect.core import Discriminant, folded
+from recollect.core import Discriminant, folded, held_out
 from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods.learner import Learner, Parameters, Phase, Reader, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
 from recollect.streams import Batch, TaskData, TaskInfo
 
-HELD_OUT = 5  # every so many images, to find a head's temperature
 TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 HEAD_SHRINKAGE = 0.2
 
@@ -193,7 +192,7 @@ class SharedGaussians(StatisticsLearner[Shrunk], ABC):
 def start_head(head: nn.Module, f: Tensor, labels: Tensor, shrinkage: float = HEAD_SHRINKAGE) -> None:
     """Make a head the discriminant of features f, as confident as a fifth of them, held out, allows."""
     num_classes = len(head.get_parameter("bias"))
-    held = torch.arange(len(f), device=f.device) % HELD_OUT == 0
+    held = held_out(labels)
     temperature = TEMPERATURES[-1]
     if bool(held.any()) and not bool(held.all()):
         scores = _fit(f[~held], labels[~held], num_classes, shrinkage)(f[held])

@@ -56,7 +56,7 @@ class RFEConfig:
     retrospect_learning_rate: float = 5e-3
     """Learning rate of the second stage."""
     views: int = 4
-    """Cached views per image in the second stage; 0 for a new view in every step."""
+    """Cached views per image in the second stage, 0 for a new view in every step; if gentle, also in statistics."""
     views_megabytes: int = 1024
     """Memory limit for the features of cached views, in MB; as many views as fit are cached."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from recollect.core import Frozen, Lesson, Reading, RetrospectorChain, average, folded, make_rule
 from recollect.device import at_least_single
 from recollect.methods._rfe_config import RFEConfig
-from recollect.streams import TaskData, TaskInfo, augment
+from recollect.streams import TaskData, TaskInfo
 
 MAX_VIEWS = 40_000  # of all images of a task, whose features are held at a time
 Evidence = Callable[[Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
@@ -93,12 +92,11 @@ class TaskIdentity(nn.Module):
         parts: list[Reading] = []
         read = folded(backbone, self.image_shape)
         first = None if self.first is None else folded(self.first.module, self.image_shape)
-        for view, batch in product(range(views), data.batches()):
-            x = augment(batch.images, batch.pixels, (batch.key / "view" / view).generator()) if view else batch.x
-            f = at_least_single(read(x))
-            spaces = chain.rewind(x, f) if self.rule.needs_estimates else []
+        for batch in (batch for view in range(views) for batch in data.batches(view=view)):
+            f = at_least_single(read(batch.x))
+            spaces = chain.rewind(batch.x, f) if self.rule.needs_estimates else []
             estimates = [at_least_single(estimate) for estimate in spaces]
-            parts.append(Reading(f, estimates, self._read_first(x, first)))
+            parts.append(Reading(f, estimates, self._read_first(batch.x, first)))
         firsts = [part.first for part in parts if part.first is not None]
         return Reading(
             torch.cat([part.f for part in parts]),

@@ -32,7 +32,7 @@ def warn_about_retrospector(config: RFEConfig, rfe: RFE, network: Network, task:
 
     Compares the mean squared errors of r_t(f_t, x) and of f_t on one batch of training images, without side effects.
     """
-    if rfe.anchor is None:
+    if rfe.anchor is None or config.form == "affine":  # which is not trained
         return
     num = min(len(data), data.batch_size, MAX_IMAGES)
     x = next(data.batches(torch.arange(num) * len(data) // num)).x  # from all classes, which may be in order

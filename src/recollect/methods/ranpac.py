@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recollect.core import held_out
 from recollect.device import on_host_in_double
 from recollect.errors import UserError
 from recollect.methods._discriminant import FrozenConfig, LinearLearner
@@ -21,7 +22,6 @@ from recollect.methods.learner import Method, Setup
 from recollect.nets import Network
 from recollect.streams import TaskInfo
 
-HELD_OUT = 5  # every so many images
 RIDGES = tuple(10.0**exponent for exponent in range(-8, 10))
 
 
@@ -76,7 +76,7 @@ class RanPAC(LinearLearner[RanPACConfig]):
 
     def _choose_ridge(self, h: Tensor, y: Tensor) -> float:
         """λ of the least squared error on a fifth of the task's images."""
-        held = torch.arange(len(h), device=h.device) % HELD_OUT == HELD_OUT - 1
+        held = held_out(y.argmax(1))
         if not bool(held.any()):
             return RIDGES[-1]
         gram = on_host_in_double(self.gram + h[~held].T @ h[~held])

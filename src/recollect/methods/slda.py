@@ -1,4 +1,4 @@
-"""Linear discriminants of frozen features, learned exactly in a stream, whatever the order and the number of tasks.
+"""Linear discriminants of frozen features, whose statistics are exact whatever the order and the number of tasks.
 
 log p(c | x) = μ_cᵀ Σ⁻¹ f(x) - ½ μ_cᵀ Σ⁻¹ μ_c + constant
 

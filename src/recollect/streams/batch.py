@@ -99,10 +99,17 @@ class TaskData:
         """On the device, in the order of the images."""
         return self.split.labels.to(self.device)
 
-    def batches(self, positions: Tensor | None = None) -> Iterator[Batch]:
-        """Unaugmented batches of all images, or of those at `positions`."""
+    def batches(self, positions: Tensor | None = None, view: int = 0) -> Iterator[Batch]:
+        """Batches of all images, or of those at `positions`: unaugmented as view 0, and augmented as further ones.
+
+        Views are the same in batches of any size.
+        """
         positions = torch.arange(len(self)) if positions is None else positions
+        moves = self.pixels.draw(len(self), (self.key / "view" / view).generator()) if view else None
         for step, chunk in enumerate(split_rows(positions, self.batch_size)):
             images, labels = self.split.take(chunk)
             images, labels = images.to(self.device), labels.to(self.device)
-            yield Batch(images, self.pixels.normalise(images), labels, self.pixels, self.key / step)
+            shown = images
+            if moves is not None:
+                shown = self.pixels.crop_and_flip(images, Moves(*(rows[chunk] for rows in moves)).to(self.device))
+            yield Batch(images, self.pixels.normalise(shown), labels, self.pixels, self.key / step)
