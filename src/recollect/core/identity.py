@@ -217,10 +217,13 @@ class Anchored(Rule):
             self.today.discriminant.follow(lesson.before.f, lesson.now.f, lesson.views)
         if lesson.now.is_frozen or lesson.now.first is not None:  # else the network was trained on the images
             self.anchor.choose(*self._plain(lesson))
-        self.add(lesson)
+        self._count(lesson)
 
     @torch.no_grad()
     def add(self, lesson: Lesson) -> None:
+        self._count(lesson)
+
+    def _count(self, lesson: Lesson) -> None:
         self.today.add(lesson)
         self.anchor.add(*self._plain(lesson))
         self.anchor.refresh()

@@ -57,6 +57,7 @@ EARLIER_STYLES = {
     "rfe-mlp-residual": ("#0072b2", "X"),
     "rfe-mlp-projection": ("#009e73", "v"),
     "rfe-no-aux": ("#7a5fc4", "^"),
+    "rfe-affine": ("#0072b2", "s"),
 }
 """Of results that do not record a marker; the rows of these methods have the same."""
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c9659e", "#b07d00", "#3c93cf", "#7a5fc4", "#a8435a", "#808080")
