@@ -1,4 +1,4 @@
-"""docs/speed.md, from results/bench.json, serving.json, many-images.json and views/."""
+"""docs/speed.md, from results/bench.json, results/serving.json and results/views/."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def page(bench: Mapping[str, Any]) -> str:
         "peak_commit": bench["tiny_imagenet"]["commit"][:10],
     }
     values["other_processors"] = "\n\n".join(map(_other_processor, sorted(RESULTS.glob("bench-*.json"))))
-    return fill("speed.md", values | _chain_growth(bench["chain_growth"]) | _serving() | _many_images() | _accuracy())
+    return fill("speed.md", values | _chain_growth(bench["chain_growth"]) | _serving() | _accuracy())
 
 
 def _other_processor(path: Path) -> str:
@@ -141,25 +141,6 @@ def _serving() -> dict[str, str]:
         "onnx_sizes": ", ".join(f"{model['megabytes']:.0f} MB for {name}" for name, model in models),
         "serving_table": table(head, rows),
         "command_table": table(["", "model folder, s", "exported file, s"], commands),
-    }
-
-
-def _many_images() -> dict[str, str]:
-    """A learn of many images, measured by benchmarks/many_images.py."""
-    measured = load_json("many-images.json")
-    few, many = measured["few"], measured["many"]
-    growth = (many["peak_megabytes"] - few["peak_megabytes"]) * 2**20 / (many["images"] - few["images"])
-    return {
-        "many_images": f"{many['images']:,}",
-        "few_images": f"{few['images']:,}",
-        "many_gigabytes": f"{many['peak_megabytes'] / 1024:.1f}",
-        "few_gigabytes": f"{few['peak_megabytes'] / 1024:.1f}",
-        "many_bytes": f"{growth / 1000:.0f}",
-        "pixel_bytes": f"{3 * many['image_size'] ** 2 / 1000:.0f}",
-        "many_minutes": f"{many['seconds'] / 60:.0f}",
-        "many_milliseconds": f"{1000 * many['seconds'] / many['images']:.1f}",
-        "many_threads": str(many["machine"]["threads"]),
-        "many_commit": many["commit"][:10],
     }
 
 
