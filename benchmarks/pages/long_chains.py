@@ -15,7 +15,7 @@ from recollect.results import find_results
 PAGE = ROOT / "docs" / "long-chains.md"
 FOLDER = RESULTS / "cpu" / "many-tasks"
 TARGETS = {(100, 1): 1.5, (100, 256): 1.25}
-"""Of (tasks, batch): how often the time of the bare backbone a pass may take."""
+"""By tasks and batch: the most that a pass may take, relative to the bare backbone."""
 
 
 def page(measured: Mapping[str, Any]) -> str:

@@ -74,6 +74,10 @@ def test_adaptation_makes_a_second_version_of_the_task(tmp_path: Path) -> None:
     assert store.versions() == ["001-may", "002-june", "002-june-adapted"]
     assert store.current() == "002-june-adapted"
     assert [task.adapted for task in store.load().tasks] == [False, True]
+    assert store.load().settings.form == "affine"
+    assert [name for name in store.load().tensors if "retrospectors" in name] == [
+        f"rfe.chain.retrospectors.0.{name}" for name in ("bias", "down", "up")
+    ]
     assert not torch.equal(
         store.load().tensors["network.backbone.conv_stem.weight"],
         store.load("002-june").tensors["network.backbone.conv_stem.weight"],
@@ -102,10 +106,11 @@ def test_an_adapted_model_that_is_worse_is_kept_only_by_force(tmp_path: Path, mo
 
 
 def test_an_interrupted_adaptation_leaves_the_frozen_version_and_resumes_to_the_same_bits(tmp_path: Path) -> None:
-    whole = learn(tmp_path / "whole", adapt=True, force=True).model
+    settings = replace(SETTINGS, batch_size=16)
+    whole = learn(tmp_path / "whole", adapt=True, force=True, settings=settings).model
     folder = tmp_path / "cut"
     with pytest.raises(StopError):
-        learn(folder, adapt=True, force=True, observer=StopAt(40), checkpoint_seconds=0.0)
+        learn(folder, adapt=True, force=True, settings=settings, observer=StopAt(20), checkpoint_seconds=0.0)
     store = ModelStore(folder)
     assert not store.load().tasks[-1].adapted
     assert store.has_unfinished_learn()

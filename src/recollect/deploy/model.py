@@ -43,6 +43,8 @@ class Settings:
     identity: Literal["anchored", "auto", "class-means"] = "anchored"
     """The rule that ranks classes if the task is unknown (docs/methods/rfe.md). Earlier models have others;
     `auto` is anchored with a pretrained backbone and forward without."""
+    form: Literal["gated", "affine"] = "gated"
+    """Of the retrospectors; new models with a pretrained backbone have affine ones, which need no training."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
@@ -70,7 +70,8 @@ def complete_settings(settings: Settings, data: Any, backbone: nn.Module | None 
         size = IMAGE_SIZE
         if pretrained:
             size = PHOTO_SIZE if typical_size(data) >= PHOTO_SIZE else PRETRAINED_IMAGE_SIZE
-    return replace(settings, image_size=size, epochs=epochs or (PRETRAINED_EPOCHS if pretrained else EPOCHS))
+    form: Literal["gated", "affine"] = "affine" if pretrained else "gated"
+    return replace(settings, image_size=size, epochs=epochs or (PRETRAINED_EPOCHS if pretrained else EPOCHS), form=form)
 
 
 def choose_stages(

@@ -146,8 +146,8 @@ class RFELearner(Learner[RFEConfig]):
             y = batch.y - first_unit
             return Validation({"classifier": F.cross_entropy(logits, y)}, num_correct(logits, y))
 
-        awake = [head] if self.is_gentle else [backbone, head]
-        return Phase("fit", {"classifier": trained}, step, validate, self.setup.schedule.part(FIT_SHARE), awake)
+        awake, share = [head] if self.is_gentle else [backbone, head], 1 if self.config.form == "affine" else FIT_SHARE
+        return Phase("fit", {"classifier": trained}, step, validate, self.setup.schedule.part(share), awake)
 
     def _retrospect(self, task: TaskInfo, groups: dict[str, list[torch.nn.Parameter]]) -> Phase:
         """Stage 2: h_{t+1} and r_t in one pass over the data, f_t frozen; each group has its own plateau."""
