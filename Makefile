@@ -21,7 +21,7 @@ test: $(TESTS_READY) check
 test-avx2: $(TESTS_READY)
 	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 --dist worksteal \
 	  tests/core tests/nets tests/methods/test_conformance.py tests/deploy/test_export.py \
-	  -k "not resumes_mid and not scores_are and not memory_stays and not counts_its and not suite and not environment and not (export and (efficientnet or vit))"
+	  -k "not resumes_mid and not scores_are and not memory_stays and not counts_its and not suite and not environment and not (export and (efficientnet or vit or resnet or merged or near_one))"
 
 # The documentation as a site, site/index.html; a broken link, anchor or API name is an error.
 docs: $(DOCS_READY)

@@ -26,7 +26,6 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 CASES = {  # backbone, image size, whether each task is adapted to, options
-    "convnet, 1 task": ("convnet", 16, [True], {}),
     "convnet, 4 tasks": ("convnet", 16, [True, True, False, True], {}),
     "resnet, 3 tasks, odd size": ("resnet18", 40, [True] * 3, {"width": 4}),
     "vit, 2 tasks": ("vit-small", 32, [True] * 2, {}),
