@@ -142,12 +142,16 @@ def test_other_files_and_options_are_refused(exported: Path, tmp_path: Path, mon
         (tmp_path / "cut.onnx", [], refused),
         (tmp_path / "bare.onnx", [], f"{refused} (it has no classes and tasks in its metadata)"),
         (change_metadata(exported, tmp_path / "1.onnx", image_size="64"), [], f"{refused} (its inputs and outputs do"),
-        (change_metadata(exported, tmp_path / "2.onnx", tasks="[]"), [], f"{refused} (its inputs and outputs do not"),
+        (
+            change_metadata(exported, tmp_path / "2.onnx", tasks="[]"),
+            [],
+            f"{refused} (its classes are not those of its",
+        ),
         (change_metadata(exported, tmp_path / "3.onnx", tasks="{"), [], refused),
         (
             change_metadata(exported, tmp_path / "4.onnx", classes='["a", "b", "c", "d", "e", "f"]'),
             [],
-            f"{refused} (its inputs and outputs",
+            f"{refused} (its classes are not those of its tasks)",
         ),
         (exported, ["--device", "cuda"], "is computed on the processor, got the device 'cuda'; give the model folder"),
         (exported, ["--threads", -1], "threads are between 1 and 1024, or 0 for onnxruntime's choice; got -1"),

@@ -9,13 +9,14 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from recollect.errors import UserError
+from recollect.inference.tasks import IMAGE_SIZES
 
 FORMAT = 5
 READABLE_FORMATS = (4, 5)
 EARLIER_IDENTITY: Literal["class-means"] = "class-means"
 """The rule of models whose settings do not name one."""
 RANGES = {
-    "image_size": (16, 1024),
+    "image_size": IMAGE_SIZES,
     "epochs": (1, 100_000),
     "batch_size": (2, 65_536),
     "patience": (0, 100_000),

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from recollect.errors import UserError
-from recollect.inference.tasks import find_predictable_task
+from recollect.inference.external_data import has_external_data
+from recollect.inference.tasks import IMAGE_SIZES, find_predictable_task
+from recollect.names import check_class_name, check_task_name
 from recollect.storage.documents import parse_json
 from recollect.storage.files import read_limited
 
@@ -26,6 +28,7 @@ MAX_BYTES = 2 << 30  # no ONNX file in one piece is larger
 MAX_THREADS = 1024
 BATCH_PIXELS, MAX_BATCH = 16 * 128 * 128, 256
 """Images that are read at a time: larger batches take more memory, and hardly less time per image."""
+DAMAGED = "no ONNX file, or a damaged one"
 SILENT = 4  # onnxruntime's level of messages; its errors are raised as well
 
 
@@ -51,6 +54,7 @@ class ExportedClassifier:
     def __init__(self, content: bytes, name: str = "the file", *, threads: int = 0) -> None:
         if not 0 <= threads <= MAX_THREADS:
             raise UserError(f"threads are between 1 and {MAX_THREADS}, or 0 for onnxruntime's choice; got {threads}")
+        self._name = name
         self._session = _open_session(content, name, threads)
         try:
             about = self._session.get_modelmeta().custom_metadata_map
@@ -59,6 +63,7 @@ class ExportedClassifier:
             self._tasks = parse_json(about[TASKS], list[ExportedTask])
             self._classes = parse_json(about[CLASSES], list[str])
             self._image_size = parse_json(about[IMAGE_SIZE], int)
+            self._check_metadata()
             self._check_signature()
         except ValueError as error:
             raise _not_exported(name, str(error)) from error
@@ -109,8 +114,7 @@ class ExportedClassifier:
         batch_size = max(1, min(MAX_BATCH, BATCH_PIXELS // size**2))
         rows = [np.zeros((0, columns.stop - columns.start), np.float32)]
         for start in range(0, len(x), batch_size):
-            (probabilities,) = self._session.run([output], {PIXELS: x[start : start + batch_size]})
-            rows.append(probabilities[:, columns])
+            rows.append(self._run(output, x[start : start + batch_size])[:, columns])
         return np.concatenate(rows)
 
     def predict(self, x: np.ndarray, task: str | None = None) -> np.ndarray:
@@ -119,9 +123,37 @@ class ExportedClassifier:
         names = self._classes if task is None else self._tasks[find_predictable_task(self._tasks, task)].classes
         return np.asarray(np.array(names)[probabilities.argmax(axis=1)])
 
-    def _check_signature(self) -> None:
-        """Whether the graph computes what the metadata says."""
+    def _run(self, output: str, pixels: np.ndarray) -> np.ndarray:
+        """One output [n, columns] of the graph."""
+        try:
+            (probabilities,) = self._session.run([output], {PIXELS: pixels})
+        except Exception as error:  # of many types, as when the file is opened
+            reason = type(error).__name__  # its text contains names from the file
+            raise UserError(f"onnxruntime cannot compute {self._name} ({reason}); export the model again") from error
+        expected = (len(pixels), len(self._classes) if output == ACROSS else _count_columns(self._tasks))
+        if probabilities.shape != expected:
+            shapes = f"{list(probabilities.shape)} instead of {list(expected)}"
+            raise _not_exported(self._name, f"its output {output} has the shape {shapes}")
+        return np.asarray(probabilities)
+
+    def _check_metadata(self) -> None:
+        """Whether the names and the image size are those that a model can have."""
+        names = [task.name for task in self._tasks]
         described = list(dict.fromkeys(name for task in self._tasks for name in task.classes))
+        if not described or self._classes != described:
+            raise ValueError("its classes are not those of its tasks")
+        if [check_task_name(name) for name in names] != names or len(set(names)) < len(names):
+            raise ValueError("a name of a task is not normalised, or there twice")
+        if [check_class_name(name) for name in described] != described or any(
+            len(set(task.classes)) < len(task.classes) for task in self._tasks
+        ):
+            raise ValueError("a name of a class is not normalised, or there twice in a task")
+        least, most = IMAGE_SIZES
+        if not least <= self._image_size <= most:
+            raise ValueError(f"its image size is not from {least} to {most}")
+
+    def _check_signature(self) -> None:
+        """Whether the graph computes what the metadata says, for any number of images."""
         size, num_classes = self._image_size, len(self._classes)
         expected = [
             (PIXELS, "tensor(uint8)", [3, size, size]),
@@ -129,7 +161,8 @@ class ExportedClassifier:
             (WITHIN, "tensor(float)", [_count_columns(self._tasks)]),
         ]
         values = [*self._session.get_inputs(), *self._session.get_outputs()]
-        if self._classes != described or [(v.name, v.type, v.shape[1:]) for v in values] != expected:
+        fixed = [value.name for value in values if not value.shape or isinstance(value.shape[0], int)]
+        if fixed or [(value.name, value.type, value.shape[1:]) for value in values] != expected:
             raise ValueError("its inputs and outputs do not fit its metadata")
 
 
@@ -140,10 +173,17 @@ def _open_session(content: bytes, name: str, threads: int) -> Any:
         raise UserError(f"{name} needs onnxruntime to be read: pip install 'recollect-rfe[onnx]'") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, SILENT
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # not guessed from the content
+    try:
+        has_other_files = has_external_data(content)
+    except ValueError as error:
+        raise _not_exported(name, DAMAGED) from error
+    if has_other_files:
+        raise _not_exported(name, "it refers to other files")
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # a damaged file makes onnxruntime raise errors of many types
-        raise _not_exported(name, "no ONNX file, or a damaged one") from error
+        raise _not_exported(name, DAMAGED) from error
 
 
 def _not_exported(name: str, reason: str) -> UserError:

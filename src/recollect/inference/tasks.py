@@ -10,6 +10,9 @@ import numpy as np
 from recollect.errors import UserError
 from recollect.names import check_task_name
 
+IMAGE_SIZES = (16, 1024)
+"""The least and the largest number of pixels along a side of the images of a model."""
+
 
 class TaskClasses(Protocol):
     """A learned task."""
