@@ -53,7 +53,8 @@ def page(bench: Mapping[str, Any]) -> str:
         "peak_gigabytes": f"{bench['tiny_imagenet']['gigabytes']:.2f}",
         "peak_commit": bench["tiny_imagenet"]["commit"][:10],
     }
-    values["other_processors"] = "\n\n".join(map(_other_processor, sorted(RESULTS.glob("bench-*.json"))))
+    others = [_other_processor(path) for path in sorted(RESULTS.glob("bench-*.json"))]
+    values["other_processors"] = "\n\n".join(others) or "Not measured yet."
     return fill("speed.md", values | _chain_growth(bench["chain_growth"]) | _serving() | _accuracy())
 
 
