@@ -129,10 +129,12 @@ class ClassStatistics(nn.Module):
     ) -> Float[Tensor, " shrinkages"]:
         """Cross-entropy of the discriminant with each shrinkage, at its best temperature, on other images."""
         z, y, is_empty = on_host_in_double(features), to_host(labels), to_host(self.counts) == 0
+        means, num = on_host_in_double(self.means), self.degrees_of_freedom
+        covariance = self._unpacked() / max(num, 1)
 
         def loss(shrinkage: float) -> Tensor:
-            weight, bias = map(on_host_in_double, self.discriminant(shrinkage))
-            scores = (z @ weight.T + bias).masked_fill(is_empty, float("-inf"))
+            weight = solve(shrink(covariance, num, shrinkage), means.T).T
+            scores = (z @ weight.T - 0.5 * (means * weight).sum(1)).masked_fill(is_empty, float("-inf"))
             return torch.stack([F.cross_entropy(scores / temperature, y) for temperature in TEMPERATURES]).min()
 
         return torch.stack([loss(shrinkage) for shrinkage in shrinkages])
