@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from recollect.core import ClassStatistics, Lesson, Reading, Rule, make_rule
+from recollect.core.identity import Anchored
 
 DIM = 4
 
@@ -102,22 +103,27 @@ def test_nested_follows_estimates_that_shrink() -> None:
     assert (evidence.argmax(1) == truth).float().mean() > 0.9
 
 
-def test_anchored_multiplies_a_space_that_moves_and_one_that_does_not() -> None:
+def test_anchored_averages_a_space_that_moves_and_one_that_does_not() -> None:
     sizes = (2, 3, 1)
-    tasks, rule, forward = draw(sizes), rule_of("anchored"), rule_of("forward")
+    tasks, rule, forward = draw(sizes), rule_of("anchored", head_weight=0.5), rule_of("forward")
     for task, (z, labels) in enumerate(tasks):
         before = Reading(move(z, task - 1)) if task else None
         for each in (rule, forward):
             each.grow(sizes[task])
             each.learn(Lesson(labels, Reading(move(z, task), first=z), before))
+    assert isinstance(rule, Anchored)
+    rule.anchor.held_losses.fill_(1.0)[2, 2] = 0.5  # as if held-out images had chosen temperature 4
+    rule.keep([torch.ones(size, dtype=torch.bool) for size in sizes])
     query = torch.cat([z for z, _ in tasks])
-    logits = logits_of(sizes, len(query))
+    logits = [torch.randn(len(query), size, generator=torch.Generator().manual_seed(2)) for size in sizes]
     statistics = ClassStatistics(DIM)
     statistics.grow(sum(sizes))
     for task, (z, labels) in enumerate(tasks):
         statistics.add(z, labels + sum(sizes[:task]))
-    weight, bias = statistics.discriminant(rule.anchor.shrinkage)  # type: ignore[union-attr, arg-type]
-    expected = (query @ weight.T + bias).log_softmax(1) + forward.evidence(Reading(move(query, 2)), logits)
+    weight, bias = statistics.discriminant(rule.anchor.shrinkage)
+    log_likelihoods = (query @ weight.T + bias) + forward.evidence(Reading(move(query, 2)), logits)
+    expected = (log_likelihoods / (2 * 4.0)).log_softmax(1)
+    expected += 0.5 * torch.cat([each.log_softmax(1) for each in logits], dim=1)
     evidence = rule.evidence(Reading(move(query, 2), first=query), logits)
     assert torch.allclose(evidence, expected, atol=1e-3)
 

@@ -83,12 +83,12 @@ def test_discriminant_ranks_as_batch_lda_does() -> None:
     assert (ours.numpy() == oracle.predict(x)).mean() > 0.99
 
 
-def test_shrinkage_is_chosen_by_the_loss_of_images_that_were_held_out() -> None:
+def test_shrinkage_and_temperature_are_chosen_by_the_loss_of_images_that_were_held_out() -> None:
     z, y = draw(60, 3, 20)
     z = z + 10 * torch.randn(60, 20, generator=torch.Generator().manual_seed(1))
     discriminant = Discriminant(20)
     discriminant.grow(3)
-    assert discriminant.shrinkage == "oas"  # nothing was held out yet
+    assert (discriminant.shrinkage, discriminant.temperature) == ("oas", 1)  # nothing was held out yet
     discriminant.choose(z, y)
     held = np.arange(60) // 3 % 5 == 4  # every fifth of each class; the classes take turns
     others, x = collect(z[~held], y[~held]), z.double().numpy()
@@ -97,11 +97,18 @@ def test_shrinkage_is_chosen_by_the_loss_of_images_that_were_held_out() -> None:
         inverse = np.linalg.inv(others.covariance(shrinkage).numpy())
         scores = x[held] @ inverse @ means.T - 0.5 * np.einsum("cd,de,ce->c", means, inverse, means)
         tempered = [torch.from_numpy(scores / 2**k).softmax(1).numpy() for k in range(8)]
-        losses.append(min(12 * log_loss(y[held], p, labels=[0, 1, 2]) for p in tempered))
-    np.testing.assert_allclose(discriminant.losses.numpy(), losses, rtol=1e-4)
-    assert discriminant.shrinkage == CHOICES[int(np.argmin(losses))] > 0.05
+        losses.append([12 * log_loss(y[held], p, labels=[0, 1, 2]) for p in tempered])
+    np.testing.assert_allclose(discriminant.held_losses.numpy(), losses, rtol=1e-4)
+    row, column = np.unravel_index(np.argmin(losses), (len(CHOICES), 8))
+    assert discriminant.shrinkage == CHOICES[row] > 0.05
+    assert discriminant.temperature == 2**column > 1
     discriminant.choose(z, y)
-    np.testing.assert_allclose(discriminant.losses.numpy(), 2 * np.array(losses), rtol=1e-4)  # of all tasks
+    np.testing.assert_allclose(discriminant.held_losses.numpy(), 2 * np.array(losses), rtol=1e-4)  # of all tasks
+    discriminant.add(z, y)
+    discriminant.refresh()
+    scores = discriminant(z)
+    discriminant.refresh(4.0)
+    assert torch.allclose(discriminant(z), scores / 4, atol=1e-4)
 
 
 @pytest.mark.parametrize("labels", [[0] * 10, [0, 0, 0, 0, 1]], ids=["one class", "fewer than five images"])

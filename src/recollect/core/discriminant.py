@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from recollect.core.affine import fit_affine
-from recollect.core.statistics import ClassStatistics, Shrinkage
+from recollect.core.statistics import TEMPERATURES, ClassStatistics, Shrinkage
 from recollect.device import on_host_in_double
 
 CHOICES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8)
@@ -36,8 +36,7 @@ class Discriminant(nn.Module):
     weight: Tensor
     bias: Tensor
     centre: Tensor
-
-    losses: Tensor
+    held_losses: Tensor
 
     def __init__(self, feature_dim: int, shrinkage: Shrinkage | Literal["held-out"] = "held-out") -> None:
         super().__init__()
@@ -47,14 +46,23 @@ class Discriminant(nn.Module):
         self.register_buffer("bias", torch.zeros(0))
         self.register_buffer("centre", torch.zeros(feature_dim))
         if shrinkage == "held-out":
-            self.register_buffer("losses", torch.zeros(len(CHOICES)))  # of all images held out so far
+            self.register_buffer("held_losses", torch.zeros(len(CHOICES), len(TEMPERATURES)))  # summed over all tasks
 
     @property
     def shrinkage(self) -> Shrinkage:
         """As given; or the one of least loss on images that were held out, and OAS as long as there were none."""
         if self._shrinkage != "held-out":
             return self._shrinkage
-        return CHOICES[int(self.losses.argmin())] if bool(self.losses.any()) else "oas"
+        return CHOICES[self._best // len(TEMPERATURES)] if bool(self.held_losses.any()) else "oas"
+
+    @property
+    def temperature(self) -> float:
+        """By which scores are divided to be as confident as images allowed that were held out; 1 without any."""
+        return TEMPERATURES[self._best % len(TEMPERATURES)] if self._shrinkage == "held-out" else 1.0
+
+    @property
+    def _best(self) -> int:
+        return int(self.held_losses.argmin())
 
     def grow(self, num_classes: int) -> None:
         """Make room for more classes."""
@@ -84,7 +92,7 @@ class Discriminant(nn.Module):
         self.statistics.merge(new)
 
     def choose(self, z: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> None:
-        """Choose the shrinkage by a fifth of a task's features, which are not in the statistics yet.
+        """Choose shrinkage and temperature by a fifth of a task's features, which are not in the statistics yet.
 
         The network must not have been trained on these images: it would classify nearly all of them correctly.
         """
@@ -98,15 +106,15 @@ class Discriminant(nn.Module):
         held &= (others.counts > 0)[labels]
         if bool(held.any()) and int((others.counts > 0).sum()) > 1:  # one class is always right
             losses = others.losses(z[held], labels[held], CHOICES)
-            self.losses += (int(held.sum()) * losses).to(self.losses)
+            self.held_losses += (int(held.sum()) * losses).to(self.held_losses)
 
     def follow(self, old: Float[Tensor, "n d"], new: Float[Tensor, "n d"], views: int = 1) -> None:
         """Carry the classes along with a space that moved, by what it did to some images."""
         self.statistics.push(*fit_affine(old, new, views))
 
-    def refresh(self) -> None:
-        """Make W and b of the statistics as they are."""
-        weight, bias = self.statistics.discriminant(self.shrinkage)
+    def refresh(self, temperature: float = 1.0) -> None:
+        """Make W and b of the statistics as they are; scores are divided by the temperature."""
+        weight, bias = (part / temperature for part in self.statistics.discriminant(self.shrinkage))
         self.weight.copy_(weight)
         self.centre.copy_(self.statistics.means[self.statistics.counts > 0].mean(0))
         self.bias.copy_(on_host_in_double(weight) @ on_host_in_double(self.centre) + on_host_in_double(bias))

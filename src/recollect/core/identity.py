@@ -5,8 +5,8 @@ average      p(c) = softmax(w_t(f̂_t))_c / N for c of task t: the paper's rule.
 class-means  p(c) ∝ softmax(w_t(f̂_t))_c exp(cos(f̂_t, μ_c) / τ), μ_c the mean feature of class c when its task ended.
 forward      p(c) ∝ N(z; μ_c, Σ) softmax(w_t(f̂_t))_c^λ with z = f(x) today. When a task ends, Gaussians of old classes
              follow the space: an affine map from f_{t-1} to f_t on the task's images carries them along.
-anchored     the same times N(g(x); μ'_c, Σ'), g the network as it was after the first task, which never moves. Until
-             a task moves f, it is N(g(x); μ'_c, Σ') alone: streaming LDA on frozen features.
+anchored     p(c) ∝ (N(z; μ_c, Σ) N(g(x); μ'_c, Σ'))^(1/2T) softmax(w_t(f̂_t))_c^λ, g the network after the first task,
+             which never moves; held-out images choose T. Until a task moves f it is streaming LDA on frozen features.
 lda          Gaussians of task t in every space k ≤ t: p(c) = Π_{k<t} P_k(later than k) P_t(c), each P_k a discriminant
              inside one space. When a task ends, those of space k follow the estimates f̂_k of the task's images.
 
@@ -151,15 +151,12 @@ class ClassMeans(Rule):
         for task, classes in enumerate(kept):
             self.register_buffer(f"means_{task}", self.get_buffer(f"means_{task}")[classes])
 
-    def cosines(self, features: Sequence[Float[Tensor, "b d"]]) -> list[Float[Tensor, "b _"]]:
-        """cos(f̂_t, μ_c) of every class of each task."""
-        return [
-            F.normalize(at_least_single(f), dim=1) @ F.normalize(self.get_buffer(f"means_{task}"), dim=1).T
-            for task, f in enumerate(features)
-        ]
-
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
-        return log_softmaxes(logits) + torch.cat(self.cosines(reading.estimates), dim=1) / TEMPERATURE
+        cosines = [
+            F.normalize(at_least_single(f), dim=1) @ F.normalize(self.get_buffer(f"means_{task}"), dim=1).T
+            for task, f in enumerate(reading.estimates)
+        ]
+        return log_softmaxes(logits) + torch.cat(cosines, dim=1) / TEMPERATURE
 
 
 class Forward(Rule):
@@ -217,16 +214,17 @@ class Anchored(Rule):
             self.today.discriminant.follow(lesson.before.f, lesson.now.f, lesson.views)
         if lesson.now.is_frozen or lesson.now.first is not None:  # else the network was trained on the images
             self.anchor.choose(*self._plain(lesson))
-        self._count(lesson)
+        self.add(lesson)
 
     @torch.no_grad()
     def add(self, lesson: Lesson) -> None:
-        self._count(lesson)
-
-    def _count(self, lesson: Lesson) -> None:
-        self.today.add(lesson)
+        self.today.discriminant.add(lesson.now.f, lesson.labels + self.today.first, lesson.views)
         self.anchor.add(*self._plain(lesson))
-        self.anchor.refresh()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        for discriminant in (self.anchor, self.today.discriminant):
+            discriminant.refresh(self.anchor.temperature)
 
     def _plain(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
         num = len(lesson.labels) // lesson.views  # images, unaugmented
@@ -235,10 +233,14 @@ class Anchored(Rule):
     def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
         self.today.keep(kept)
         self.anchor.keep(torch.cat([*kept]))
+        self._refresh()
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
-        scores: Tensor = self.anchor(at_least_single(reading.at_anchor)).log_softmax(dim=1)
-        return scores if reading.is_frozen else scores + self.today.evidence(reading, logits)
+        scores: Tensor = self.anchor(at_least_single(reading.at_anchor))
+        if reading.is_frozen:
+            return scores.log_softmax(dim=1)
+        both: Tensor = (scores + self.today.discriminant(at_least_single(reading.f))) / 2
+        return both.log_softmax(dim=1) + self.today.head_weight * log_softmaxes(logits)
 
 
 class Nested(Rule):

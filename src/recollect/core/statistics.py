@@ -24,6 +24,7 @@ Shrinkage = float | Literal["oas"]
 ROWS = 8192
 """Features that are converted to double precision at a time."""
 TEMPERATURES = tuple(2.0**exponent for exponent in range(8))
+"""To divide scores by, which are too large in many dimensions."""
 MIN_SHRINKAGE = 1e-6
 """Keeps the covariance invertible where features are constant or fewer than their dimensions."""
 
@@ -126,8 +127,8 @@ class ClassStatistics(nn.Module):
     @torch.no_grad()
     def losses(
         self, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], shrinkages: Sequence[float]
-    ) -> Float[Tensor, " shrinkages"]:
-        """Cross-entropy of the discriminant with each shrinkage, at its best temperature, on other images."""
+    ) -> Float[Tensor, "shrinkages temperatures"]:
+        """Cross-entropy of the discriminant on other images, with each shrinkage and at each temperature."""
         z, y, is_empty = on_host_in_double(features), to_host(labels), to_host(self.counts) == 0
         means, num = on_host_in_double(self.means), self.degrees_of_freedom
         covariance = self._unpacked() / max(num, 1)
@@ -135,7 +136,7 @@ class ClassStatistics(nn.Module):
         def loss(shrinkage: float) -> Tensor:
             weight = solve(shrink(covariance, num, shrinkage), means.T).T
             scores = (z @ weight.T - 0.5 * (means * weight).sum(1)).masked_fill(is_empty, float("-inf"))
-            return torch.stack([F.cross_entropy(scores / temperature, y) for temperature in TEMPERATURES]).min()
+            return torch.stack([F.cross_entropy(scores / temperature, y) for temperature in TEMPERATURES])
 
         return torch.stack([loss(shrinkage) for shrinkage in shrinkages])
 
@@ -152,15 +153,15 @@ class ClassStatistics(nn.Module):
 
     def _unpacked(self) -> Float[Tensor, "d d"]:
         """The scatter as a symmetric matrix."""
-        d = self.feature_dim
-        full = on_host_in_double(self.scatter).new_zeros(d, d)
-        rows, columns = torch.triu_indices(d, d)
-        full[rows, columns] = on_host_in_double(self.scatter)
-        return full + full.triu(1).T
+        packed = on_host_in_double(self.scatter)
+        upper = packed.new_zeros(self.feature_dim, self.feature_dim).masked_scatter_(self._is_packed(), packed)
+        return upper + upper.triu(1).T
 
     def _pack(self, scatter: Float[Tensor, "d d"]) -> None:
-        rows, columns = torch.triu_indices(self.feature_dim, self.feature_dim)
-        self.scatter.copy_(scatter[rows, columns])
+        self.scatter.copy_(scatter[self._is_packed()])
+
+    def _is_packed(self) -> Bool[Tensor, "d d"]:
+        return torch.ones(self.feature_dim, self.feature_dim, dtype=torch.bool).triu()
 
 
 def shrink(covariance: Float[Tensor, "d d"], num: int, shrinkage: Shrinkage) -> Float[Tensor, "d d"]:
@@ -174,7 +175,9 @@ def shrink(covariance: Float[Tensor, "d d"], num: int, shrinkage: Shrinkage) -> 
     else:
         rho = shrinkage
     floor = scale if scale > 0 else torch.ones_like(scale)  # a single image, or images all alike
-    return (1 - rho) * covariance + max(rho, MIN_SHRINKAGE) * floor * torch.eye(d, dtype=covariance.dtype)
+    shrunk = (1 - rho) * covariance
+    shrunk.diagonal().add_(max(rho, MIN_SHRINKAGE) * floor)
+    return shrunk
 
 
 def solve(covariance: Float[Tensor, "d d"], right: Float[Tensor, "d n"]) -> Float[Tensor, "d n"]:

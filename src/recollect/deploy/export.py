@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
+from recollect.core import folded
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.reader import unit_owners
@@ -55,8 +56,12 @@ class Graph(nn.Module):
 
     def __init__(self, classifier: ContinualClassifier) -> None:
         super().__init__()
-        reader, model = classifier.reader, classifier.model
-        self.learner = reader.learner
+        model = classifier.model
+        self.learner = learner = classifier.reader.learner
+        shape = (3, model.settings.image_size, model.settings.image_size)
+        learner.network.backbone = _simplified(learner.network.backbone, shape)
+        if learner.identity.first is not None:
+            learner.identity.first.module = _simplified(learner.identity.first.module, shape)
         mean, std = (torch.tensor(values)[:, None, None] for values in (model.mean, model.std))
         self.register_buffer("scale", 1 / (255 * std))
         self.register_buffer("shift", mean / std)
@@ -65,11 +70,10 @@ class Graph(nn.Module):
             self.register_buffer(f"owner_{index}", _membership(task.units) if task.merged_units else None)
         self.temperature = model.temperature
         self.temperatures = [task.temperature for task in model.tasks]
-        size = model.settings.image_size
-        for module in self.learner.rfe.chain.auxiliaries.modules():
+        for module in learner.rfe.chain.auxiliaries.modules():
             for name, child in module.named_children():
-                if isinstance(child, nn.AdaptiveMaxPool2d) and size % POOLED_SIZE:
-                    setattr(module, name, StaticPool(size))
+                if isinstance(child, nn.AdaptiveMaxPool2d) and shape[1] % POOLED_SIZE:
+                    setattr(module, name, StaticPool(shape[1]))
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         x = pixels.float() * self.scale - self.shift
@@ -94,6 +98,17 @@ class Graph(nn.Module):
 def _membership(units: Sequence[str]) -> Tensor:
     """1 where a unit [units] belongs to a class [classes], and 0 elsewhere."""
     return F.one_hot(unit_owners(units), len(set(units))).float()
+
+
+def _simplified(backbone: nn.Module, shape: tuple[int, int, int]) -> nn.Module:
+    """With BatchNorm folded, and ReLU6 as an operation that is exported far faster."""
+    copy = folded(backbone, shape)
+    if isinstance(copy, fx.GraphModule):
+        for node in copy.graph.nodes:
+            if node.target is F.relu6:
+                node.target, node.args, node.kwargs = torch.clamp, (node.args[0], 0, 6), {}
+        copy.recompile()
+    return copy
 
 
 class StaticPool(nn.Module):
