@@ -169,7 +169,7 @@ def recollect(*arguments: object, cwd: Path | None = None, encoding: str = "utf-
     """Run a command line in this process, which saves the seconds that importing torch takes."""
     command = ["recollect", *map(str, arguments)]
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2))
-    code = 0
+    code, threads = 0, torch.get_num_threads()
     with (
         chdir(cwd) if cwd else nullcontext(),
         mock.patch.object(sys, "argv", command),
@@ -181,6 +181,8 @@ def recollect(*arguments: object, cwd: Path | None = None, encoding: str = "utf-
             main()
         except SystemExit as ended:
             code = int(ended.code or 0)
+        finally:
+            torch.set_num_threads(threads)  # else `--threads` of one command slows down all further tests
     stdout, stderr = (stream.buffer.getvalue().decode(encoding) for stream in (out, err))  # type: ignore[attr-defined]
     return subprocess.CompletedProcess(command, code, stdout, stderr)
 

@@ -6,6 +6,7 @@ import json
 import random
 import resource
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -119,10 +120,7 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path: Path, monkeypatch: pytest.
 def test_more_threads_than_cores_work(tmp_path: Path) -> None:
     words = ["run", "--stream", "split-digits", "--method", "rfe", "--tasks", 2, "--train-per-class", 5]
     words += ["--set", "epochs=1", "retrospect_epochs=1", "backbone.width=2", "--out", tmp_path / "run", "--threads", 8]
-    before = torch.get_num_threads()
-    try:
+    with mock.patch.object(torch, "set_num_threads", wraps=torch.set_num_threads) as used:
         done = recollect(*words)
-        assert torch.get_num_threads() == 8
-    finally:
-        torch.set_num_threads(before)
     assert done.returncode == 0, done.stderr
+    assert used.call_args_list[0] == mock.call(8)
