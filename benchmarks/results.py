@@ -1,11 +1,11 @@
-"""Recreate docs/results.md, docs/results-unknown.md, docs/results-streams.md, the pictures and the table of README.md from the raw results under results/.
+"""Recreate docs/results.md, docs/results-unknown.md, docs/results-streams.md, docs/choosing.md, the pictures and the table of README.md from the raw results under results/.
 
 python benchmarks/results.py
 """
 
 from __future__ import annotations
 
-from pages import scenarios, unknown
+from pages import choosing, scenarios, unknown
 from pages.drawing import pictures
 from pages.results import PAGE, README, page, readme
 
@@ -14,7 +14,7 @@ def main() -> None:
     for picture in pictures():
         picture.update()
     PAGE.write_text(page(), encoding="utf-8")
-    for other in (unknown, scenarios):
+    for other in (unknown, scenarios, choosing):
         other.PAGE.write_text(other.page(), encoding="utf-8")
     README.write_text(readme(), encoding="utf-8")
 

@@ -31,8 +31,8 @@ def test_the_results_page_matches_the_raw_results(pages: Any) -> None:
     assert pages.PAGE.read_text(encoding="utf-8") == pages.page(), "run `make results`"
 
 
-@pytest.mark.parametrize("name", ["unknown", "scenarios"])
-def test_the_pages_on_unknown_tasks_and_other_streams_match_the_raw_results(name: str) -> None:
+@pytest.mark.parametrize("name", ["unknown", "scenarios", "choosing"])
+def test_further_pages_match_the_raw_results(name: str) -> None:
     other = importlib.import_module(f"pages.{name}")
     assert other.PAGE.read_text(encoding="utf-8") == other.page(), "run `make results`"
 

@@ -1,0 +1,110 @@
+"""docs/choosing.md: which method to use, by what may be kept and what is known; every cell is a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pages.experiments import CPU, MAIN, RESULTS, ROOT
+from pages.markdown import fill, require, table
+from recollect.report.collect import Experiment, Variant, collect
+from recollect.report.headline import candidates, rank
+from recollect.report.query import mean_accuracy
+from recollect.report.stats import difference, estimate
+from recollect.report.verdict import LEVEL_POINTS
+from recollect.results import find_results
+
+PAGE = ROOT / "docs" / "choosing.md"
+UNKNOWN = RESULTS / "unknown"
+PRETRAINED = {
+    "CIFAR-100, 10 tasks, 64 pixels": [UNKNOWN / "pretrained"],
+    "CIFAR-100, 10 tasks, 128 pixels": [UNKNOWN / "pretrained-128"],
+    "CIFAR-10, 5 tasks, 64 pixels": [UNKNOWN / "pretrained-cifar10"],
+    "Tiny ImageNet, 10 tasks, 64 pixels": [UNKNOWN / "pretrained-tinyimagenet"],
+}
+SCRATCH = {
+    "CIFAR-100, 5 tasks": [*(CPU / preset for preset in MAIN), UNKNOWN / "scratch"],
+    "CIFAR-10, 5 tasks": [CPU / "cifar10"],
+    "Tiny ImageNet, 10 tasks": [CPU / "tinyimagenet"],
+    "digits, 5 tasks": [CPU / "digits-all", UNKNOWN / "digits"],
+    "digits, tasks of 6, 1, 1 and 2 classes": [UNKNOWN / "months"],
+}
+EVALUATIONS = {"known": "til", "unknown": "cil"}
+HEAD = ["data", "no images kept: best", "next", "images kept: best", "next", "all images"]
+
+
+def page() -> str:
+    """The whole of docs/choosing.md."""
+    values = {}
+    for weights, sources in (("pretrained", PRETRAINED), ("scratch", SCRATCH)):
+        found = {name: e for name, folders in sources.items() for e in _experiments(folders)}
+        for known, evaluation in EVALUATIONS.items():
+            rows = [[name, *_cells(experiment, evaluation)] for name, experiment in found.items()]
+            values[f"{weights}_{known}"] = table(HEAD, rows)
+        for name, experiment in found.items():
+            _check_advice(weights, name, experiment)
+    return fill("choosing.md", values)
+
+
+def _check_advice(weights: str, name: str, experiment: Experiment) -> None:
+    """Stop where the tables no longer show what the sentences above them say."""
+    free = {evaluation: ranked(experiment, evaluation, keeps=False) for evaluation in EVALUATIONS.values()}
+    keeping = ranked(experiment, "cil", keeps=True)
+    leaders = {variants[0].method for variants in free.values()}
+    if weights == "pretrained":
+        require(leaders == {"rfe-plus"}, f"pretrained, no images: rfe-plus is the most accurate ({name})")
+    elif name in ("CIFAR-100, 5 tasks", "digits, 5 tasks"):
+        require(leaders == {"rfe-plus"}, f"from scratch, no images: rfe-plus is the most accurate ({name})")
+        gap = mean_accuracy(free["cil"][0], "cil") - mean_accuracy(keeping[0], "cil")
+        is_shown = gap > 0 if name.startswith("CIFAR") else abs(gap) < LEVEL_POINTS
+        require(is_shown, f"from scratch, rfe-plus is above or level with replay, task unknown ({name})")
+    elif keeping:
+        gap = mean_accuracy(keeping[0], "cil") - mean_accuracy(free["cil"][0], "cil")
+        require(free["cil"][0].method == "rfe" and gap > 0, f"replay is above RFE, task unknown ({name})")
+    else:
+        gap = mean_accuracy(free["cil"][0], "cil") - mean_accuracy(free["cil"][1], "cil")
+        require(free["cil"][0].method == "fsa" and gap < 1, f"fsa is as good as rfe-plus ({name})")
+
+
+def _experiments(folders: Sequence[Path]) -> list[Experiment]:
+    """The experiment of these folders, of several the one with most methods; or none."""
+    experiments = collect(find_results([folder for folder in folders if folder.exists()]).values())
+    return sorted(experiments, key=lambda e: -len(e.variants))[:1]
+
+
+def _cells(experiment: Experiment, evaluation: str) -> list[str]:
+    free, keeping = (ranked(experiment, evaluation, keeps=keeps) for keeps in (False, True))
+    joint = rank([v for v in candidates(experiment) if v.method == "joint"], evaluation)
+    bound = _name_and_accuracy(joint[0], evaluation) if joint else "–"
+    return [*_best_two(free, evaluation), *_best_two(keeping, evaluation), bound]
+
+
+def ranked(experiment: Experiment, evaluation: str, *, keeps: bool) -> list[Variant]:
+    """Methods that keep images or none, the best first, each with the number of images that it is best with.
+
+    Classifiers on a backbone that was adapted to the first task are methods of their own.
+    """
+    chosen = candidates(experiment)
+    chosen += [v for v in experiment.variants if dict(v.options) == {"adapt": True} and v not in chosen]
+    chosen = [v for v in chosen if bool(v.memory) == keeps and v.method != "joint"]
+    best: dict[tuple[str, bool], Variant] = {}
+    for v in rank(chosen, evaluation):
+        best.setdefault((v.method, bool(v.options.get("adapt"))), v)
+    return list(best.values())
+
+
+def _best_two(methods: Sequence[Variant], evaluation: str) -> list[str]:
+    """The best, in bold where it is clearly ahead of the next, and the next."""
+    cells = [_name_and_accuracy(v, evaluation) for v in methods[:2]]
+    if len(methods) > 1:
+        gap = difference(methods[0], methods[1], evaluation)
+        if gap is not None and gap.is_ahead:
+            cells[0] = f"**{cells[0]}**"
+    return [*cells, "–", "–"][:2]
+
+
+def _name_and_accuracy(v: Variant, evaluation: str) -> str:
+    adapted = ", adapted" if v.options.get("adapt") else ""
+    images = f" ({v.memory} images)" if v.memory else ""
+    one_seed = " ¹" * (len(v.seeds) == 1)
+    return f"`{v.method}`{adapted}{images} {estimate(v.values(evaluation, 'average_accuracy'))}{one_seed}"
