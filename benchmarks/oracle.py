@@ -17,7 +17,7 @@ import torch
 
 from pages.experiments import RESULTS
 from recollect import load_run
-from recollect.core.identity import Anchored, Forward
+from recollect.core.gaussian_rules import Anchored, Forward
 from recollect.engine import Runtime
 from recollect.engine.evaluation import evaluate, plain_batches
 from recollect.methods.rfe import RFELearner
@@ -38,6 +38,7 @@ def measure(folder: Path, data_root: Path | None) -> dict[str, Any]:
     forward = rule.today if isinstance(rule, Anchored) else rule
     assert isinstance(forward, Forward)
     _measure_again(forward, loaded, runtime)
+    (rule if isinstance(rule, Anchored) else forward.discriminant).refresh()
     config = loaded.config
     return {
         "stream": config.stream, "method": config.method, "identity": config.method_options.identity,
@@ -54,7 +55,6 @@ def _measure_again(forward: Forward, loaded: LoadedRun, runtime: Runtime) -> Non
     for task in loaded.stream.tasks:
         for batch in plain_batches(task.train, loaded.stream.pixels, runtime):
             forward.discriminant.add(loaded.learner.network.backbone(batch.x), batch.y)
-    forward.discriminant.refresh()
 
 
 def _accuracies(loaded: LoadedRun, runtime: Runtime) -> dict[str, float]:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from jaxtyping import install_import_hook
 
-CHECKED = ["core.auxiliary", "core.identity", "core.statistics", "core.objectives", "core.retrospector", "core.rfe"]
-CHECKED += ["nets.network", "streams.pixels"]
+CHECKED = ["core.auxiliary", "core.gaussian_rules", "core.identity", "core.statistics", "core.objectives"]
+CHECKED += ["core.retrospector", "core.rfe", "nets.network", "streams.pixels"]
 _hook = install_import_hook([f"recollect.{module}" for module in CHECKED], "beartype.beartype")
 
 import torch  # noqa: E402

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from recollect.core import ClassStatistics, Lesson, Reading, Rule, make_rule
-from recollect.core.identity import Anchored
+from recollect.core.gaussian_rules import Anchored
 
 DIM = 4
 
@@ -106,14 +106,14 @@ def test_nested_follows_estimates_that_shrink() -> None:
 def test_anchored_averages_a_space_that_moves_and_one_that_does_not() -> None:
     sizes = (2, 3, 1)
     tasks, rule, forward = draw(sizes), rule_of("anchored", head_weight=0.5), rule_of("forward")
+    assert isinstance(rule, Anchored)
+    rule.anchor.held_losses.fill_(1e6)[2, 2] = 0.0  # images were held out before, and they chose temperature 4
     for task, (z, labels) in enumerate(tasks):
         before = Reading(move(z, task - 1)) if task else None
         for each in (rule, forward):
             each.grow(sizes[task])
             each.learn(Lesson(labels, Reading(move(z, task), first=z), before))
-    assert isinstance(rule, Anchored)
-    rule.anchor.held_losses.fill_(1.0)[2, 2] = 0.5  # as if held-out images had chosen temperature 4
-    rule.keep([torch.ones(size, dtype=torch.bool) for size in sizes])
+    assert rule.anchor.temperature == 4
     query = torch.cat([z for z, _ in tasks])
     logits = [torch.randn(len(query), size, generator=torch.Generator().manual_seed(2)) for size in sizes]
     statistics = ClassStatistics(DIM)
@@ -122,10 +122,24 @@ def test_anchored_averages_a_space_that_moves_and_one_that_does_not() -> None:
         statistics.add(z, labels + sum(sizes[:task]))
     weight, bias = statistics.discriminant(rule.anchor.shrinkage)
     log_likelihoods = (query @ weight.T + bias) + forward.evidence(Reading(move(query, 2)), logits)
-    expected = (log_likelihoods / (2 * 4.0)).log_softmax(1)
-    expected += 0.5 * torch.cat([each.log_softmax(1) for each in logits], dim=1)
-    evidence = rule.evidence(Reading(move(query, 2), first=query), logits)
-    assert torch.allclose(evidence, expected, atol=1e-3)
+    classes = (log_likelihoods / (2 * 4.0)).softmax(1).split(sizes, dim=1)
+    for _ in range(2):
+        evidence = rule.evidence(Reading(move(query, 2), first=query), logits).exp().split(sizes, dim=1)
+        for own, head, found in zip(classes, logits, evidence, strict=True):
+            within = own * head.softmax(1).sqrt()
+            assert torch.allclose(found, own.sum(1, keepdim=True) * within / within.sum(1, keepdim=True), atol=1e-4)
+        rule.keep([torch.ones(size, dtype=torch.bool) for size in sizes])  # all of them: nothing changes
+
+
+def test_the_temperature_is_chosen_by_images_that_the_anchor_was_not_trained_on() -> None:
+    z, labels = draw((3,))[0]
+    z = z + torch.randn(z.shape, generator=torch.Generator().manual_seed(3))
+    for first, is_trained_on, chooses in ((None, True, False), (None, False, True), (z, True, True)):
+        rule = rule_of("anchored")
+        assert isinstance(rule, Anchored)
+        rule.grow(3)
+        rule.learn(Lesson(labels, Reading(z, first=first), is_trained_on=is_trained_on))
+        assert bool(rule.anchor.held_losses.any()) is chooses
 
 
 @pytest.mark.parametrize("name", ["forward", "lda", "anchored"])

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from recollect import ContinualClassifier
+from recollect.core.discriminant import CHOICES
 from recollect.deploy import ModelStore
 from recollect.deploy.model import Settings
 from recollect.storage import seal
@@ -49,15 +50,18 @@ def test_an_earlier_model_predicts_as_it_did_and_learns_more(tmp_path: Path) -> 
     assert len(ModelStore(tmp_path / "model").load().tasks) == 3
 
 
-@pytest.mark.parametrize("had_losses", [False, True], ids=["no choice", "of shrinkage alone"])
-def test_a_model_from_before_temperature_was_chosen_predicts_as_it_did_and_learns(had_losses: bool) -> None:
+@pytest.mark.parametrize("chosen", [None, 7], ids=["chose no shrinkage", "chose no temperature"])
+def test_a_model_from_before_temperatures_predicts_as_it_did_and_learns(chosen: int | None) -> None:
     classifier = ContinualClassifier(backbone="convnet", **SMALL).learn(digits("may"), task="may")
-    tensors = {name: tensor for name, tensor in classifier.model.tensors.items() if not name.endswith("held_losses")}
-    assert len(tensors) == len(classifier.model.tensors) - 1
-    tensors |= {"identity.rule.anchor.losses": torch.zeros(9)} if had_losses else {}
+    tensors = dict(classifier.model.tensors)
+    assert tensors.pop("identity.rule.anchor.held_losses").shape == (9, 8)
+    if chosen is not None:
+        tensors["identity.rule.anchor.losses"] = torch.ones(9).index_fill(0, torch.tensor(chosen), 0.5)
     earlier = ContinualClassifier.of(replace(classifier.model, tensors=tensors))
     images = digits("may", test=True)[0]
     assert np.array_equal(earlier.predict_proba(images), classifier.predict_proba(images))
+    anchor = earlier.reader.learner.identity.rule.anchor
+    assert (anchor.shrinkage, anchor.temperature) == ("oas" if chosen is None else CHOICES[chosen], 1)
     assert len(earlier.learn(digits("june"), task="june").tasks_) == 2
 
 

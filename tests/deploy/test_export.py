@@ -13,8 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from packaging.requirements import Requirement
 from PIL import Image, ImageOps
+from torch import nn
 
 from recollect import ContinualClassifier
 from recollect.deploy import ModelStore
@@ -61,6 +64,29 @@ def test_the_file_gives_the_probabilities_of_torch(case: str, tmp_path: Path) ->
     assert about["recollect.image_size"] == str(size)
     assert "bilinear" in about["recollect.preprocessing"]
     assert across.shape[1] == len(model.classes_)
+
+
+class Clamping(nn.Module):
+    """ReLU6 as a layer, as a function, and in place with its result unused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.relu6 = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU6(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu6(self.relu6(self.norm(self.conv(9 * x))) * 2, inplace=True) - 1
+        F.relu6(x, inplace=True)
+        return x.mean((2, 3))
+
+
+def test_networks_are_simplified_without_changing_their_features() -> None:
+    from recollect.deploy.export import simplified
+
+    network, x = Clamping().eval(), torch.randn(5, 3, 8, 8)
+    copy = simplified(network, (3, 8, 8))
+    assert torch.allclose(copy(x), network(x), atol=1e-5)
+    assert isinstance(copy, torch.fx.GraphModule)
+    assert [node.target for node in copy.graph.nodes].count(torch.clamp) == 2
 
 
 def test_merged_classes_are_summed_in_the_file(tmp_path: Path) -> None:
@@ -131,8 +157,8 @@ def test_a_file_with_other_probabilities_is_not_written(
     monkeypatch.setattr("torch.onnx.export", lambda *_, **__: SimpleNamespace(model_proto=graph))
     model = ModelStore(three_versions).load()
     for changed in (
-        replace(model, temperature=2 * model.temperature),
-        replace(model, tasks=(*model.tasks[:2], replace(model.tasks[2], temperature=9.0))),
+        replace(model, temperature=0.02 * model.temperature),
+        replace(model, tasks=(*model.tasks[:2], replace(model.tasks[2], temperature=0.02))),
     ):
         with pytest.raises(UserError, match="probabilities differ from those of PyTorch by 0.*, more than 0.001"):
             export(ContinualClassifier.of(changed, device="cpu"), tmp_path / "model.onnx")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +12,8 @@ from rich.console import Console
 
 from recollect import ContinualClassifier
 from recollect.cli.rendering.model import print_estimate
-from recollect.core.identity import Anchored, Rule
+from recollect.core.gaussian_rules import Anchored
+from recollect.core.identity import Rule
 from recollect.deploy.calibration import fit_temperature
 from recollect.deploy.data import read_images, read_labelled
 from recollect.deploy.inspection import measure_shift
@@ -120,8 +124,15 @@ def test_the_estimated_time_is_seconds_times_images_times_epochs(
 ) -> None:
     monkeypatch.setattr("recollect.cli.rendering.model.seconds_an_image", lambda *_: 0.5)
     settings = make_classifier(epochs=10).settings
-    for num_learned, minutes in ((0, 14), (1, 20)):  # 120 images, 10 epochs, times 1.4 and 2.0 for both stages
-        print_estimate(Console(), LearnPlan(settings, {"cat": 120}, num_learned, Stages(True, True)), "cpu", 1)
+    cases: list[tuple[Any, int, int]] = [
+        ("gated", 0, 14),  # 120 images, 10 epochs, times 1.4 for both stages
+        ("gated", 1, 20),  # and 2.0
+        ("affine", 0, 10),  # 102 images: 10 epochs, and 4 views read
+        ("affine", 1, 15),  # with the previous network; and 4 views by 3 networks
+    ]
+    for form, num_learned, minutes in cases:
+        plan = LearnPlan(replace(settings, form=form), {"cat": 120}, num_learned, Stages(True, True))
+        print_estimate(Console(), plan, "cpu", 1)
         assert f"Up to about {minutes} minutes" in capsys.readouterr().out
     print_estimate(Console(), LearnPlan(settings, {"cat": 120}, 0, Stages(True, True, seconds=180.0)), "cpu", 1)
     assert "Up to about 3 minutes" in capsys.readouterr().out

@@ -7,7 +7,8 @@ from recollect.core.discriminant import Discriminant, held_out
 from recollect.core.folding import folded
 from recollect.core.frozen import Averaged, Frozen
 from recollect.core.fused import fused, fused_heads
-from recollect.core.identity import Lesson, Reading, Rule, average, make_rule
+from recollect.core.gaussian_rules import make_rule
+from recollect.core.identity import Lesson, Reading, Rule, average
 from recollect.core.objectives import feature_estimation
 from recollect.core.retrospector import AffineRetrospector, GatedRetrospector, MLPRetrospector
 from recollect.core.rfe import RFE

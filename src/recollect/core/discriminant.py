@@ -18,7 +18,7 @@ CHOICES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8)
 """Shrinkages to choose from."""
 HELD_OUT = 5
 """The last of so many images of a class is held out."""
-MAX_IMAGES = 20_000  # that decide on the shrinkage
+MAX_IMAGES = 20_000  # that decide on shrinkage and temperature
 
 
 class Discriminant(nn.Module):
@@ -57,7 +57,7 @@ class Discriminant(nn.Module):
 
     @property
     def temperature(self) -> float:
-        """By which scores are divided to be as confident as images allowed that were held out; 1 without any."""
+        """The divisor of scores that has the least loss on images that were held out; 1 as long as there were none."""
         return TEMPERATURES[self._best % len(TEMPERATURES)] if self._shrinkage == "held-out" else 1.0
 
     @property
@@ -71,10 +71,9 @@ class Discriminant(nn.Module):
         self.bias = F.pad(self.bias, (0, num_classes))
 
     def keep(self, kept: Bool[Tensor, " classes"]) -> None:
-        """Drop all other classes."""
+        """Drop all other classes; W and b are made without them by the next `refresh`."""
         self.statistics.keep(kept)
         self.weight, self.bias = self.weight[kept], self.bias[kept]
-        self.refresh()
 
     def add(self, z: Float[Tensor, "n d"], labels: Int[Tensor, " n"], views: int = 1) -> None:
         """Merge more features into the statistics; labels count the classes from 0.

@@ -5,8 +5,10 @@ average      p(c) = softmax(w_t(f̂_t))_c / N for c of task t: the paper's rule.
 class-means  p(c) ∝ softmax(w_t(f̂_t))_c exp(cos(f̂_t, μ_c) / τ), μ_c the mean feature of class c when its task ended.
 forward      p(c) ∝ N(z; μ_c, Σ) softmax(w_t(f̂_t))_c^λ with z = f(x) today. When a task ends, Gaussians of old classes
              follow the space: an affine map from f_{t-1} to f_t on the task's images carries them along.
-anchored     p(c) ∝ (N(z; μ_c, Σ) N(g(x); μ'_c, Σ'))^(1/2T) softmax(w_t(f̂_t))_c^λ, g the network after the first task,
-             which never moves; held-out images choose T. Until a task moves f it is streaming LDA on frozen features.
+anchored     p(c) ∝ (N(z; μ_c, Σ) N(g(x); μ'_c, Σ'))^(1/(2T)), g the network as it was after the first task, which never
+             moves. Held-out images choose T. Within a task, softmax(w_t(f̂_t))_c^λ is a factor too: heads know only
+             their own task, so they do not decide between tasks. Until a task moves f, it is N(g(x); μ'_c, Σ') alone:
+             streaming LDA on frozen features.
 lda          Gaussians of task t in every space k ≤ t: p(c) = Π_{k<t} P_k(later than k) P_t(c), each P_k a discriminant
              inside one space. When a task ends, those of space k follow the estimates f̂_k of the task's images.
 
@@ -63,6 +65,8 @@ class Lesson:
     """None in the first task, and where the rule does not need it."""
     views: int = 1
     """All images are read so many times, first unaugmented, then augmented."""
+    is_trained_on: bool = True
+    """Whether today's network was trained on these images."""
     in_todays_space: Sequence[int] = ()
     """Earlier tasks without a space of their own, which are read in today's (`stride` above 1)."""
 
@@ -159,141 +163,6 @@ class ClassMeans(Rule):
         return log_softmaxes(logits) + torch.cat(cosines, dim=1) / TEMPERATURE
 
 
-class Forward(Rule):
-    """One discriminant in today's space."""
-
-    ranks_within_tasks, follows_drift, needs_estimates = True, True, False
-
-    def __init__(self, feature_dim: int, shrinkage: float, head_weight: float) -> None:
-        super().__init__()
-        self.head_weight = head_weight  # λ
-        self.first = 0  # class of the newest task
-        self.discriminant = Discriminant(feature_dim, shrinkage)
-
-    def grow(self, num_classes: int) -> None:
-        self.first = self.discriminant.statistics.num_classes
-        self.discriminant.grow(num_classes)
-
-    @torch.no_grad()
-    def learn(self, lesson: Lesson) -> None:
-        if lesson.before is not None:
-            self.discriminant.follow(lesson.before.f, lesson.now.f, lesson.views)
-        self.add(lesson)
-
-    @torch.no_grad()
-    def add(self, lesson: Lesson) -> None:
-        self.discriminant.add(lesson.now.f, lesson.labels + self.first, lesson.views)
-        self.discriminant.refresh()
-
-    def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
-        self.first = sum(int(classes.sum()) for classes in kept[:-1])
-        self.discriminant.keep(torch.cat([*kept]))
-
-    def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
-        scores: Tensor = self.discriminant(at_least_single(reading.f))
-        return scores.log_softmax(dim=1) + self.head_weight * log_softmaxes(logits)
-
-
-class Anchored(Rule):
-    """Two discriminants, of today's space and of one that never moves, whose statistics are exact."""
-
-    ranks_within_tasks, follows_drift, needs_estimates = True, True, False
-
-    def __init__(self, feature_dim: int, shrinkage: float, head_weight: float) -> None:
-        super().__init__()
-        self.today = Forward(feature_dim, shrinkage, head_weight)
-        self.anchor = Discriminant(feature_dim)
-
-    def grow(self, num_classes: int) -> None:
-        self.today.grow(num_classes)
-        self.anchor.grow(num_classes)
-
-    @torch.no_grad()
-    def learn(self, lesson: Lesson) -> None:
-        if lesson.before is not None:
-            self.today.discriminant.follow(lesson.before.f, lesson.now.f, lesson.views)
-        if lesson.now.is_frozen or lesson.now.first is not None:  # else the network was trained on the images
-            self.anchor.choose(*self._plain(lesson))
-        self.add(lesson)
-
-    @torch.no_grad()
-    def add(self, lesson: Lesson) -> None:
-        self.today.discriminant.add(lesson.now.f, lesson.labels + self.today.first, lesson.views)
-        self.anchor.add(*self._plain(lesson))
-        self._refresh()
-
-    def _refresh(self) -> None:
-        for discriminant in (self.anchor, self.today.discriminant):
-            discriminant.refresh(self.anchor.temperature)
-
-    def _plain(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
-        num = len(lesson.labels) // lesson.views  # images, unaugmented
-        return lesson.now.at_anchor[:num], lesson.labels[:num] + self.today.first
-
-    def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
-        self.today.keep(kept)
-        self.anchor.keep(torch.cat([*kept]))
-        self._refresh()
-
-    def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
-        scores: Tensor = self.anchor(at_least_single(reading.at_anchor))
-        if reading.is_frozen:
-            return scores.log_softmax(dim=1)
-        both: Tensor = (scores + self.today.discriminant(at_least_single(reading.f))) / 2
-        return both.log_softmax(dim=1) + self.today.head_weight * log_softmaxes(logits)
-
-
-class Nested(Rule):
-    """A discriminant in each task's own space, over its classes and all later ones."""
-
-    ranks_within_tasks = follows_drift = True
-
-    def __init__(self, feature_dim: int, shrinkage: float, head_weight: float) -> None:
-        super().__init__()
-        self.feature_dim, self.shrinkage, self.head_weight = feature_dim, shrinkage, head_weight
-        self.sizes: list[int] = []
-        self.spaces = nn.ModuleList()
-
-    def grow(self, num_classes: int) -> None:
-        self.spaces.append(Discriminant(self.feature_dim, self.shrinkage))
-        for space in self.spaces:
-            space.grow(num_classes)  # type: ignore[operator]
-        self.sizes.append(num_classes)
-
-    @torch.no_grad()
-    def learn(self, lesson: Lesson) -> None:
-        for task, (space, now) in enumerate(zip(self.spaces, lesson.now.estimates, strict=True)):
-            assert isinstance(space, Discriminant)
-            if lesson.before is not None and task < len(lesson.before.estimates):
-                space.follow(lesson.before.estimates[task], now, lesson.views)
-            space.add(now, lesson.labels + sum(self.sizes[task:-1]), lesson.views)
-            space.refresh()
-
-    def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
-        self.sizes = [int(classes.sum()) for classes in kept]
-        for task, space in enumerate(self.spaces):
-            space.keep(torch.cat([*kept[task:]]))  # type: ignore[operator]
-
-    def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
-        later, scores = torch.zeros_like(logits[0][:, :1]), []
-        for space, size, estimate in zip(self.spaces, self.sizes, reading.estimates, strict=True):
-            own, others = space(at_least_single(estimate)).log_softmax(dim=1).tensor_split([size], dim=1)
-            scores.append(later + own)
-            later = later + others.logsumexp(dim=1, keepdim=True) if others.shape[1] else later
-        return torch.cat(scores, dim=1) + self.head_weight * log_softmaxes(logits)
-
-
 def log_softmaxes(logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
     """Each task's log-softmax over its own units, side by side."""
     return torch.cat([task.log_softmax(dim=1) for task in logits], dim=1)
-
-
-def make_rule(identity: Identity, feature_dim: int, *, stride: int, shrinkage: float, head_weight: float) -> Rule:
-    """The rule of that name."""
-    if identity == "average":
-        return Average()
-    if identity == "class-means":
-        return ClassMeans(feature_dim, follows_drift=stride > 1)
-    if identity == "lda":
-        return Nested(feature_dim, shrinkage, head_weight)
-    return (Anchored if identity == "anchored" else Forward)(feature_dim, shrinkage, head_weight)

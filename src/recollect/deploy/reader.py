@@ -30,8 +30,8 @@ PRETRAINED_RATE = 0.6
 """A pretrained network is trained at this share of the learning rate, which rises and falls."""
 PRETRAINED_ALPHA = 4.0
 """A pretrained network is held to its old features this many times as strongly."""
-ADDED, REMOVED = "identity.rule.anchor.held_losses", "identity.rule.anchor.losses"
-"""What models of earlier versions do not have, and what some of them have in its place."""
+HELD, EARLIER_HELD = "identity.rule.anchor.held_losses", "identity.rule.anchor.losses"
+"""Losses on held-out images, which models of earlier versions do not have or have without temperatures."""
 OLD_PREFIX, NEW_PREFIX = "means.", "identity.rule."  # of the class means, in models of earlier versions and today
 
 
@@ -65,10 +65,13 @@ def restore_learner(model: Model, runtime: Runtime, backbone: nn.Module | None =
     for info, task in zip(task_infos(model), model.tasks, strict=True):
         learner.adapts = task.adapted
         learner.begin_task(info)
-    tensors = {_current_name(name): tensor for name, tensor in model.tensors.items() if name != REMOVED}
-    added = {name: tensor for name, tensor in learner.deployable_state().items() if name == ADDED}
+    tensors = {_current_name(name): tensor for name, tensor in model.tensors.items()}
+    empty = learner.deployable_state().get(HELD)
+    if empty is not None and HELD not in tensors:
+        losses = tensors.pop(EARLIER_HELD, torch.zeros(1))
+        tensors[HELD] = losses.to(empty)[:, None].expand_as(empty)
     try:
-        learner.load_deployable_state(added | tensors)
+        learner.load_deployable_state(tensors)
     except (RuntimeError, KeyError) as error:
         raise UserError(f"the model's weights do not fit its settings ({error})") from error
     runtime.place(learner)

@@ -38,6 +38,7 @@ class TaskIdentity(nn.Module):
         self.first: Anchor | None = None
         self.before = nn.ModuleDict()
         self.is_frozen = True
+        self._moves = True
 
     def begin_task(self, task: TaskInfo, backbone: nn.Module, chain: RetrospectorChain, *, moves: bool) -> None:
         """Called before anything grows for the task; `moves` tells whether the backbone is trained on it."""
@@ -47,7 +48,7 @@ class TaskIdentity(nn.Module):
                 self.first = Anchor(backbone)
             if self.rule.follows_drift:
                 self.before.update({"backbone": Frozen(backbone), "chain": Frozen(chain)})
-        self.is_frozen = self.is_frozen and not moves
+        self.is_frozen, self._moves = self.is_frozen and not moves, moves
         self.rule.grow(task.num_classes)
 
     @torch.no_grad()
@@ -77,7 +78,7 @@ class TaskIdentity(nn.Module):
         today = chain.spaces[-1]
         moving = [earlier for earlier in range(task.index) if chain.domain(earlier) == today] if self.before else []
         labels = (data.labels - first_unit).repeat(views)
-        lesson = Lesson(labels, self._read_all(data, backbone, chain, views), before, views, moving)
+        lesson = Lesson(labels, self._read_all(data, backbone, chain, views), before, views, self._moves, moving)
         self.rule.learn(lesson)
         return lesson
 

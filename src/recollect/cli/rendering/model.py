@@ -14,13 +14,17 @@ from recollect.cli.console import print_text
 from recollect.cli.rendering.progress import ProgressBar
 from recollect.deploy.editing import Edited, Forgotten
 from recollect.deploy.inspection import DamagedError
+from recollect.deploy.learning import VALIDATION_SHARE
+from recollect.deploy.model import Settings
 from recollect.deploy.stages import LearnPlan, LearnResult
 from recollect.engine import Runtime
 from recollect.escaping import escape
+from recollect.methods._rfe_config import RFEConfig
 from recollect.sweeps.estimate import seconds_an_image
 
 FIRST_TASK_COST = 1.4  # both stages of the first task, relative to plain training
 LATER_TASK_COST = 2.0  # of later tasks, whose first stage also runs the previous network
+READING_COST = 1 / 3  # of an image that is read and not trained on
 
 
 class LearningProgress(ProgressBar):
@@ -56,11 +60,19 @@ def _estimate_minutes(plan: LearnPlan, device: str, threads: int) -> str:
     shape = (3, settings.image_size, settings.image_size)
     runtime = Runtime.choose(device, settings.precision, threads)
     seconds = seconds_an_image(settings.backbone, settings.backbone_options, shape, runtime, settings.batch_size)
-    cost = LATER_TASK_COST if plan.num_learned else FIRST_TASK_COST
-    minutes = cost * seconds * sum(plan.num_images.values()) * settings.epochs / 60
+    minutes = _num_passes(settings, is_first=not plan.num_learned) * seconds * sum(plan.num_images.values()) / 60
     if plan.stages.seconds:
         minutes = min(minutes, plan.stages.seconds / 60)
     return f"{minutes:.0f}" if minutes >= 2 else f"{max(minutes, 0.1):.1f}"
+
+
+def _num_passes(settings: Settings, *, is_first: bool) -> float:
+    """How often plain training could see each image in the time that adaptation takes."""
+    if settings.form == "gated":
+        return settings.epochs * (FIRST_TASK_COST if is_first else LATER_TASK_COST)
+    training = settings.epochs * (1 if is_first else 1 + READING_COST)  # with the previous network
+    statistics = RFEConfig().views * READING_COST * (1 if is_first else 3)  # with the previous and the first network
+    return (1 - VALIDATION_SHARE) * (training + statistics)
 
 
 def print_learned(console: Console, folder: Path, result: LearnResult) -> None:
