@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from recollect.nets.convnet import ConvNet
 from recollect.rng import Key
 from recollect.streams import Batch, TaskData
-from tests.support import loss_of, make_learner, make_stream, teach
+from tests.support import StopAt, StopError, loss_of, make_learner, make_stream, teach
 
 
 def pretrained() -> nn.Module:
@@ -143,3 +144,17 @@ def test_a_class_does_not_compete_with_itself_when_it_returns() -> None:
     again = replace(second, index=2, class_names=(*first.class_names, "new"))
     learner.begin_task(again)
     assert learner.identity.competitors(again) is None
+
+
+def test_a_task_with_competing_classes_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    stream = make_stream((2, 2))
+    learners = [make_learner("rfe-plus", stream, backbone=pretrained(), epochs=2, form="affine") for _ in range(3)]
+    whole, cut, resumed = learners
+    total = teach(whole, stream).record.num_images
+    with pytest.raises(StopError):
+        teach(cut, stream, observer=StopAt(int(0.8 * total)), checkpoints=tmp_path, checkpoint_seconds=0.0)
+    assert resumed.identity.competitors(stream.tasks[1].info) is None  # before anything was learned
+    teach(resumed, stream, checkpoints=tmp_path)
+    assert resumed.identity.competitors(stream.tasks[1].info) is not None
+    state = resumed.state_dict()
+    assert all(torch.equal(tensor, state[key]) for key, tensor in whole.state_dict().items())
