@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
 from recollect.nets.convnet import ConvNet
 from recollect.rng import Key
-from recollect.streams import Batch, TaskData
-from tests.support import StopAt, StopError, loss_of, make_learner, make_stream, teach
+from recollect.streams import TaskData
+from tests.support import make_learner, make_stream, teach
 
 
 def pretrained() -> nn.Module:
@@ -98,63 +95,3 @@ def test_views_do_not_depend_on_the_size_of_batches() -> None:
         assert torch.equal(one, other)
     assert not torch.equal(shown[0][1], shown[0][2])
     assert not torch.equal(shown[0][0], shown[0][1])
-
-
-@pytest.mark.parametrize("compete", [False, True])
-def test_old_classes_compete_in_the_loss_of_new_ones(compete: bool) -> None:
-    stream = make_stream((2, 3), per_class=30)
-    learner = make_learner("rfe-plus", stream, backbone=pretrained(), epochs=1, alpha=0.0, compete=compete)
-    teach(learner, replace(stream, tasks=stream.tasks[:1]))
-    task = stream.tasks[1]
-    learner.begin_task(task.info)
-    learner.eval().prepare_task(task.info, TaskData(task.train, stream.pixels, torch.device("cpu"), 16, Key(0)))
-    images, labels = task.train.take(torch.arange(len(task.train)))
-    x = stream.pixels.normalise(images)
-    with torch.no_grad():
-        f = learner.network.backbone(x)
-        logits, statistics = learner.network.heads[1](f), learner.identity.rule.today.discriminant.statistics
-        targets = labels - 2
-        if compete:
-            covariance = statistics.covariance(learner.config.shrinkage).float()
-            means = torch.stack([*statistics.means[:2], *(f[labels == label].mean(0) for label in (2, 3, 4))])
-            scores = f @ torch.linalg.solve(covariance, means.T)
-            scores = scores - 0.5 * (means * torch.linalg.solve(covariance, means.T).T).sum(1)
-            ratio = (scores[:, 2] - scores[:, 3]) / (logits[:, 0] - logits[:, 1])
-            temperature = float(ratio.median())
-            assert torch.allclose(ratio, ratio.median().expand_as(ratio), rtol=0.05)
-            old = learner.identity.rule.today.discriminant(f)[:, :2]
-            assert torch.allclose(old[:, 0] - logits[:, 0], (scores[:, 0] - scores[:, 2]) / temperature, atol=0.05)
-            logits, targets = torch.cat([old, logits], dim=1), labels
-    expected = nn.functional.cross_entropy(logits, targets)
-    phase = next(iter(learner.phases(task.info)))
-    loss = loss_of(phase, Batch(images, x, labels, stream.pixels, Key(0)))
-    assert torch.allclose(loss, expected, atol=1e-4)
-
-
-def test_a_class_does_not_compete_with_itself_when_it_returns() -> None:
-    stream = make_stream((2, 2))
-    first, second = (task.info for task in stream.tasks)
-    learner = make_learner("rfe-plus", stream, backbone=pretrained())
-    learner.begin_task(first)
-    assert learner.identity.competitors(first) is None
-    learner.begin_task(replace(second, class_names=(first.class_names[1], "new")))
-    competitors = learner.identity.competitors(replace(second, class_names=(first.class_names[1], "new")))
-    assert competitors is not None
-    assert competitors.rows.tolist() == [0]
-    again = replace(second, index=2, class_names=(*first.class_names, "new"))
-    learner.begin_task(again)
-    assert learner.identity.competitors(again) is None
-
-
-def test_a_task_with_competing_classes_resumes_to_the_same_bits(tmp_path: Path) -> None:
-    stream = make_stream((2, 2))
-    learners = [make_learner("rfe-plus", stream, backbone=pretrained(), epochs=2, form="affine") for _ in range(3)]
-    whole, cut, resumed = learners
-    total = teach(whole, stream).record.num_images
-    with pytest.raises(StopError):
-        teach(cut, stream, observer=StopAt(int(0.8 * total)), checkpoints=tmp_path, checkpoint_seconds=0.0)
-    assert resumed.identity.competitors(stream.tasks[1].info) is None  # before anything was learned
-    teach(resumed, stream, checkpoints=tmp_path)
-    assert resumed.identity.competitors(stream.tasks[1].info) is not None
-    state = resumed.state_dict()
-    assert all(torch.equal(tensor, state[key]) for key, tensor in whole.state_dict().items())

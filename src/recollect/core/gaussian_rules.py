@@ -24,10 +24,6 @@ class Forward(Rule):
         self.first = 0  # class of the newest task
         self.discriminant = Discriminant(feature_dim, shrinkage)
 
-    @property
-    def in_todays_space(self) -> Discriminant:
-        return self.discriminant
-
     def grow(self, num_classes: int) -> None:
         self.first = self.discriminant.statistics.num_classes
         self.discriminant.grow(num_classes)
@@ -62,10 +58,6 @@ class Anchored(Rule):
         super().__init__()
         self.today = Forward(feature_dim, shrinkage, head_weight)
         self.anchor = Discriminant(feature_dim)
-
-    @property
-    def in_todays_space(self) -> Discriminant:
-        return self.today.discriminant
 
     def grow(self, num_classes: int) -> None:
         self.today.grow(num_classes)

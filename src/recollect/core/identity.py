@@ -83,11 +83,6 @@ class Rule(nn.Module, ABC):
     needs_estimates = True
     """Whether it reads features in the spaces of earlier tasks, beside the heads that do."""
 
-    @property
-    def in_todays_space(self) -> Discriminant | None:
-        """A discriminant of all classes in today's space, where the rule has one."""
-        return None
-
     @abstractmethod
     def grow(self, num_classes: int) -> None:
         """Make room for a task."""

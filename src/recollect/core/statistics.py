@@ -141,20 +141,15 @@ class ClassStatistics(nn.Module):
         return torch.stack([loss(shrinkage) for shrinkage in shrinkages])
 
     @torch.no_grad()
-    def discriminant(
-        self, shrinkage: Shrinkage = "oas", further: Float[Tensor, "k d"] | None = None
-    ) -> tuple[Float[Tensor, "c d"], Float[Tensor, " c"]]:
+    def discriminant(self, shrinkage: Shrinkage = "oas") -> tuple[Float[Tensor, "c d"], Float[Tensor, " c"]]:
         """Weights and biases of the linear discriminant, on this module's device in single precision.
 
         The mean over classes is taken from both: it ranks nothing, and without it scores are smaller and more precise.
-        Rows for the means of `further` classes follow, as if they had the same covariance.
         """
-        num, means = self.num_classes, on_host_in_double(self.means)
-        if further is not None:
-            means = torch.cat([means, on_host_in_double(further)])
+        means = on_host_in_double(self.means)
         weight = solve(self.covariance(shrinkage), means.T).T
         bias = -0.5 * (means * weight).sum(1)
-        return (weight - weight[:num].mean(0)).to(self.means), (bias - bias[:num].mean()).to(self.means)
+        return (weight - weight.mean(0)).to(self.means), (bias - bias.mean()).to(self.means)
 
     def _unpacked(self) -> Float[Tensor, "d d"]:
         """The scatter as a symmetric matrix."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -192,52 +192,20 @@ class SharedGaussians(StatisticsLearner[Shrunk], ABC):
 def start_head(head: nn.Module, f: Tensor, labels: Tensor, shrinkage: float = HEAD_SHRINKAGE) -> None:
     """Make a head the discriminant of features f, as confident as a fifth of them, held out, allows."""
     num_classes = len(head.get_parameter("bias"))
-
-    def fit(f: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        discriminant = Discriminant(f.shape[1], shrinkage).to(f.device)
-        discriminant.grow(num_classes)
-        discriminant.add(f, labels)
-        return discriminant.statistics.discriminant(shrinkage)
-
-    temperature = _choose_temperature(fit, f, labels)
-    weight, bias = fit(f, labels)
-    head.load_state_dict({"weight": weight / temperature, "bias": bias / temperature})
-
-
-class Competitors(NamedTuple):
-    """Classes of earlier tasks, as a discriminant in the space that the network begins a task with."""
-
-    discriminant: Discriminant
-    """Of all earlier classes; it may have empty rows for the new ones."""
-    rows: Tensor
-    """Of the classes that compete: those that are not in the task."""
-
-    def logits(self, f: Tensor) -> Tensor:
-        scores: Tensor = self.discriminant(at_least_single(f))
-        return scores[:, self.rows]
-
-    @torch.no_grad()
-    def start_head(self, head: nn.Module, f: Tensor, labels: Tensor) -> None:
-        """As `start_head`, but with the covariance of the earlier classes, which get the same temperature."""
-        num_classes, num_rows = len(head.get_parameter("bias")), len(self.rows)
-        statistics, shrinkage = self.discriminant.statistics, self.discriminant.shrinkage
-
-        def fit(f: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-            members = F.one_hot(labels - num_rows, num_classes).to(f.dtype)
-            means = (members.T @ f) / members.sum(0).clamp(min=1)[:, None]
-            weight, bias = statistics.discriminant(shrinkage, means)
-            return tuple(torch.cat([part[self.rows], part[-num_classes:]]) for part in (weight, bias))  # type: ignore[return-value]
-
-        temperature = _choose_temperature(fit, f, labels + num_rows)
-        weight, bias = (part[num_rows:] / temperature for part in fit(f, labels + num_rows))
-        head.load_state_dict({"weight": weight, "bias": bias})
-        self.discriminant.refresh(temperature)
-
-
-def _choose_temperature(fit: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], f: Tensor, labels: Tensor) -> float:
-    """Of least cross-entropy on a fifth of the features, held out."""
     held = held_out(labels)
-    if not bool(held.any()) or bool(held.all()):
-        return TEMPERATURES[-1]
-    scores = F.linear(f[held], *fit(f[~held], labels[~held]))
-    return min(TEMPERATURES, key=lambda temperature: float(F.cross_entropy(scores / temperature, labels[held])))
+    temperature = TEMPERATURES[-1]
+    if bool(held.any()) and not bool(held.all()):
+        scores = _fit(f[~held], labels[~held], num_classes, shrinkage)(f[held])
+        losses = [F.cross_entropy(scores / t, labels[held]) for t in TEMPERATURES]
+        temperature = TEMPERATURES[int(torch.stack(losses).argmin())]
+    whole = _fit(f, labels, num_classes, shrinkage)
+    bias = whole.bias - whole.weight @ whole.centre
+    head.load_state_dict({"weight": whole.weight / temperature, "bias": bias / temperature})
+
+
+def _fit(f: Tensor, labels: Tensor, num_classes: int, shrinkage: float) -> Discriminant:
+    discriminant = Discriminant(f.shape[1], shrinkage).to(f.device)
+    discriminant.grow(num_classes)
+    discriminant.add(f, labels)
+    discriminant.refresh()
+    return discriminant

@@ -51,8 +51,6 @@ class RFEConfig:
     """Weight of the heads' log-probabilities in the scores of forward, anchored and lda, λ."""
     gentle: Literal["never", "always", "pretrained"] = "never"
     """Whether to initialise heads as linear discriminants and freeze BatchNorm statistics."""
-    compete: bool = False
-    """If gentle, classes of earlier tasks, as forward and anchored know them, compete in the cross-entropy."""
     retrospect_epochs: int = 0
     """Epochs of the second stage; 0 for the same number as in the first."""
     retrospect_learning_rate: float = 5e-3

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from recollect.core import Frozen, Lesson, Reading, RetrospectorChain, average, folded, make_rule
 from recollect.device import at_least_single
-from recollect.methods._discriminant import Competitors, start_head
 from recollect.methods._rfe_config import RFEConfig
 from recollect.streams import TaskData, TaskInfo
 
@@ -27,7 +26,7 @@ class TaskIdentity(nn.Module):
 
     def __init__(self, config: RFEConfig, feature_dim: int, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
-        self.config, self.image_shape = config, image_shape
+        self.image_shape = image_shape
         self.is_anchored = config.identity == "anchored"
         self.rule = make_rule(
             config.identity,
@@ -40,7 +39,6 @@ class TaskIdentity(nn.Module):
         self.before = nn.ModuleDict()
         self.is_frozen = True
         self._moves = True
-        self._classes: list[str] = []  # of all tasks that have begun
 
     def begin_task(self, task: TaskInfo, backbone: nn.Module, chain: RetrospectorChain, *, moves: bool) -> None:
         """Called before anything grows for the task; `moves` tells whether the backbone is trained on it."""
@@ -51,25 +49,7 @@ class TaskIdentity(nn.Module):
             if self.rule.follows_drift:
                 self.before.update({"backbone": Frozen(backbone), "chain": Frozen(chain)})
         self.is_frozen, self._moves = self.is_frozen and not moves, moves
-        self._classes += task.class_names
         self.rule.grow(task.num_classes)
-
-    def competitors(self, task: TaskInfo) -> Competitors | None:
-        """Classes of earlier tasks that compete with those of a task in its cross-entropy; not those that return."""
-        discriminant = self.rule.in_todays_space
-        first = len(self._classes) - task.num_classes
-        rows = [row for row, name in enumerate(self._classes[:first]) if name not in task.class_names]
-        if not self.config.compete or discriminant is None or not rows:
-            return None
-        return Competitors(discriminant, torch.tensor(rows, device=discriminant.weight.device))
-
-    def start_head(self, task: TaskInfo, head: nn.Module, f: Tensor, labels: Tensor) -> None:
-        """Make a task's head the discriminant of its features."""
-        others = self.competitors(task)
-        if others is None:
-            start_head(head, f, labels, self.config.shrinkage)
-        else:
-            others.start_head(head, f, labels)
 
     @torch.no_grad()
     def end_task(

@@ -43,8 +43,6 @@ from recollect.nets import Network
 from recollect.streams import Batch, TaskData, TaskInfo
 
 FIT_SHARE = 0.7  # of a task's time, if that is limited
-RESERVOIR = RFEConfig(keep="reservoir")
-PLUS = RFEConfig(identity="anchored", gentle="pretrained", compete=True)
 
 
 class RFELearner(Learner[RFEConfig]):
@@ -94,7 +92,7 @@ class RFELearner(Learner[RFEConfig]):
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
         """Start the new head as the discriminant of the features that it will be trained on."""
         if self.is_gentle and self.adapts:
-            self.identity.start_head(task, self.network.heads[task.index], *self._read(task, data))
+            start_head(self.network.heads[task.index], *self._read(task, data), self.config.shrinkage)
 
     def _read(self, task: TaskInfo, data: TaskData) -> tuple[Tensor, Tensor]:
         """Features of a task's images, and labels within the task."""
@@ -120,7 +118,6 @@ class RFELearner(Learner[RFEConfig]):
         backbone, head = self.network.backbone, self.network.heads[task.index]
         first_unit = self.network.units(task.index).start
         alpha = self.config.alpha if task.index else 0.0
-        others = self.identity.competitors(task) if self.is_gentle else None
         trained = [*self.network.learnable(), *head.parameters()]
         if self.config.end_to_end:
             trained += self.rfe.retrospect_parameters()
@@ -132,11 +129,7 @@ class RFELearner(Learner[RFEConfig]):
                 x = torch.cat([x, batch.augment(past, "replayed view")])
             f = backbone(x)
             now, then = slice(0, len(batch.y)), slice(len(batch.y), None)
-            logits, y = at_least_single(head(f[now])), batch.y - first_unit
-            if others is not None:
-                old = others.logits(f[now])
-                logits, y = torch.cat([old, logits], dim=1), y + old.shape[1]
-            loss = F.cross_entropy(logits, y)
+            loss = F.cross_entropy(at_least_single(head(f[now])), batch.y - first_unit)
             if alpha:  # α = 0 is plain fine-tuning of f_t
                 teacher = self.rfe.anchor if self.config.end_to_end else self.rfe.previous  # r leads to the anchor
                 assert teacher is not None
@@ -290,8 +283,15 @@ def _row(config: RFEConfig, about: str, order: int, colour: str, marker: str, co
 METHODS = {
     "rfe": _row(RFEConfig(), "the paper's method; keeps no data", 130, "#0072b2", "o"),
     "rfe-p": _row(RFEConfig(keep="previous"), "RFE with samples of the last tasks", 140, "#3c93cf", "^", cost=2.4),
-    "rfe-b": _row(RESERVOIR, "RFE with a reservoir; all retrospectors are trained further", 150, "#3c93cf", "s", 2.5),
-    "rfe-plus": _row(PLUS, "RFE for unknown tasks", 155, "#009e73", "D"),
+    "rfe-b": _row(
+        RFEConfig(keep="reservoir"),
+        "RFE with a reservoir; all retrospectors are trained further",
+        150,
+        "#3c93cf",
+        "s",
+        cost=2.5,
+    ),
+    "rfe-plus": _row(RFEConfig(identity="anchored", gentle="pretrained"), "RFE for unknown tasks", 155, "#009e73", "D"),
     "rfe-e2e": _row(RFEConfig(end_to_end=True), "RFE trained end to end, without a second stage", 160, "#7a5fc4", "o"),
     "rfe-mlp-residual": _row(RFEConfig(form="mlp-residual"), "ablation: r = MLP([f, h]) + f", 170, "#0072b2", "X"),
     "rfe-mlp-projection": _row(RFEConfig(form="mlp-projection"), "ablation: r = MLP([f, h])", 180, "#009e73", "v"),
