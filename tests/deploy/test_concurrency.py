@@ -72,7 +72,7 @@ def test_readers_work_while_a_learn_holds_the_lock(folder: Path, july: Path) -> 
 
 def test_a_check_waits_only_to_record(folder: Path, july: Path) -> None:
     with (
-        held_lock(folder, seconds=0.5),
+        held_lock(folder, seconds=3.0),  # longer than the check computes before it records
         pytest.warns(UserWarning, match="is working on .*; waiting until it has ended"),
     ):
         ModelStore(folder).check(july, device="cpu", wait=True)
