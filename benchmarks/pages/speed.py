@@ -130,15 +130,18 @@ def _serving() -> dict[str, str]:
         one, many = model["batches"]["1"], model["batches"]["32"]
         for title, key in (("`predict`", "predict"), ("ONNX file", "onnx")):
             ratios = [f"{times[key] / times['predict']:.2f}" for times in (one, many)]
-            rows.append([f"{name}, {title}", f"{one[key]:.1f}", f"{32000 / many[key]:.0f}", *ratios])
+            row = f"{name}, {model['image_size']} pixels, {title}"
+            rows.append([row, f"{one[key]:.1f}", f"{32000 / many[key]:.0f}", *ratios])
     models = serving["models"].items()
+    keys = ("command_seconds", "exported_command_seconds")
+    commands = [[name, *(f"{model[key]:.2f}" for key in keys)] for name, model in models]
     head = ["", "one image, ms", "images per second in batches of 32", "time / predict's, one image", "batch of 32"]
     return {
         "serving_threads": str(serving["threads"]),
         "serving_commit": serving["commit"][:10],
         "onnx_sizes": ", ".join(f"{model['megabytes']:.0f} MB for {name}" for name, model in models),
         "serving_table": table(head, rows),
-        "command_times": ", ".join(f"{model['command_seconds']:.1f} s with {name}" for name, model in models),
+        "command_table": table(["", "model folder, s", "exported file, s"], commands),
     }
 
 
