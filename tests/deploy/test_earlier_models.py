@@ -14,6 +14,7 @@ from recollect import ContinualClassifier
 from recollect.core.discriminant import CHOICES
 from recollect.deploy import ModelStore
 from recollect.deploy.model import Settings
+from recollect.errors import UserError
 from recollect.storage import seal
 from recollect.storage.tensors import load_tensors, save_tensors
 from tests.deploy.support import SMALL, digits, random_images
@@ -63,6 +64,9 @@ def test_a_model_from_before_temperatures_predicts_as_it_did_and_learns(chosen: 
     anchor = earlier.reader.learner.identity.rule.anchor
     assert (anchor.shrinkage, anchor.temperature) == ("oas" if chosen is None else CHOICES[chosen], 1)
     assert len(earlier.learn(digits("june"), task="june").tasks_) == 2
+    tensors["identity.rule.anchor.losses"] = torch.ones(4)
+    with pytest.raises(UserError, match="weights do not fit its settings"):
+        ContinualClassifier.of(replace(classifier.model, tensors=tensors)).predict(images)
 
 
 def test_new_models_use_the_identity_rule_that_follows_the_drift() -> None:

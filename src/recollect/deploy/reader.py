@@ -67,10 +67,10 @@ def restore_learner(model: Model, runtime: Runtime, backbone: nn.Module | None =
         learner.begin_task(info)
     tensors = {_current_name(name): tensor for name, tensor in model.tensors.items()}
     empty = learner.deployable_state().get(HELD)
-    if empty is not None and HELD not in tensors:
-        losses = tensors.pop(EARLIER_HELD, torch.zeros(1))
-        tensors[HELD] = losses.to(empty)[:, None].expand_as(empty)
     try:
+        if empty is not None and HELD not in tensors:
+            losses = tensors.pop(EARLIER_HELD, torch.zeros(1))
+            tensors[HELD] = losses.to(empty).reshape(-1, 1).expand_as(empty)
         learner.load_deployable_state(tensors)
     except (RuntimeError, KeyError) as error:
         raise UserError(f"the model's weights do not fit its settings ({error})") from error

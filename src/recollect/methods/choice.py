@@ -84,7 +84,7 @@ def _load_module(path: Path, source: bytes) -> ModuleType:
         sys.modules[name] = module  # where dataclasses and type hints look names up
         try:
             exec(compile(source, path, "exec", dont_inherit=True), vars(module))  # the bytes that are hashed
-        except Exception as error:
+        except Exception as error:  # whatever the user's file raises
             del sys.modules[name]
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
             where = f" in line {lines[-1]}" if lines else ""
