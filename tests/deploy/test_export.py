@@ -32,7 +32,7 @@ CASES = {  # backbone, image size, whether each task is adapted to, options
     "convnet, 4 tasks": ("convnet", 16, [True, True, False, True], {}),
     "resnet, 3 tasks, odd size": ("resnet18", 40, [True] * 3, {"width": 4}),
     "vit, 2 tasks": ("vit-small", 32, [True] * 2, {}),
-    "efficientnet, frozen and adapted, odd size": ("efficientnet-lite0", 45, [False, True], {}),
+    "efficientnet, frozen and adapted, odd size": ("efficientnet-lite0", 45, [False, True], {"features": "blocks"}),
 }
 
 
@@ -51,7 +51,7 @@ def test_the_file_gives_the_probabilities_of_torch(case: str, tmp_path: Path) ->
     assert [task.adapted for task in model.tasks_] == adapted
     export(model, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
-    tolerance = 1e-4 if backbone.startswith("efficientnet") else 1e-5  # a few images in 1280 dimensions
+    tolerance = 1e-4 if backbone.startswith("efficientnet") else 1e-5  # a few images in 1808 dimensions
     for num in (1, 9):
         images = rng.integers(0, 256, (num, size, size, 3), dtype=np.uint8)
         across, within = session.run(None, {"pixels": np.ascontiguousarray(images.transpose(0, 3, 1, 2))})

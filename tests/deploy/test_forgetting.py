@@ -266,7 +266,7 @@ def test_forgetting_depends_on_nothing_but_the_model(tmp_path: Path) -> None:
 
 def test_a_frozen_model_is_edited_but_not_adapted_afterwards(tmp_path: Path) -> None:
     folder, may = tmp_path / "model", write_images(tmp_path / "may", random_images(), ["a", "b"] * 12)
-    settings = Settings(backbone="efficientnet-lite0", image_size=32, epochs=1)
+    settings = Settings(backbone="efficientnet-lite0", backbone_options={"features": "last"}, image_size=32, epochs=1)
     store = ModelStore(folder)
     store.learn(may, "may", settings, device="cpu")
     store.learn((random_images(1), ["c", "d"] * 12), "june", device="cpu")

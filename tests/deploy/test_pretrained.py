@@ -20,7 +20,8 @@ def images(seed: int, classes: tuple[str, ...] = ("cat", "dog")) -> tuple[np.nda
 
 
 def make_pretrained() -> ContinualClassifier:
-    return ContinualClassifier("efficientnet-lite0", image_size=32, epochs=1, device="cpu", precision="fp32")
+    options = {"image_size": 32, "epochs": 1, "device": "cpu", "precision": "fp32", "features": "last"}
+    return ContinualClassifier("efficientnet-lite0", **options)
 
 
 def test_pretrained_weights_and_normalisation_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +46,13 @@ def test_pretrained_weights_and_normalisation_are_read_once(tmp_path: Path, monk
 def test_batchnorm_momentum_depends_on_pretraining_and_survives_loading(tmp_path: Path) -> None:
     for weights, momentum in (("imagenet", 0.01), ("none", 0.1)):
         model = ContinualClassifier(
-            "efficientnet-lite0", image_size=32, epochs=1, device="cpu", precision="fp32", weights=weights
+            "efficientnet-lite0",
+            image_size=32,
+            epochs=1,
+            device="cpu",
+            precision="fp32",
+            weights=weights,
+            features="last",
         )
         model.learn(images(0), task="may").save(tmp_path / weights)
         for settings in (model.settings, ContinualClassifier.load(tmp_path / weights).settings):

@@ -14,7 +14,7 @@ from recollect.core.folding import folded
 from recollect.errors import UserError
 from recollect.nets import backbones
 from recollect.nets import efficientnet as module
-from recollect.nets.efficientnet import VARIANTS, EfficientNetLite, efficientnet_lite0, weights_file
+from recollect.nets.efficientnet import VARIANTS, EfficientNetLite, Features, efficientnet_lite0, weights_file
 from recollect.nets.weights import read_torch_file
 
 DIGEST = VARIANTS["efficientnet-lite0"].digest
@@ -24,7 +24,7 @@ BLOCKS = [(3, 1, 0), (3, 2, 0), (3, 1, 1), (5, 2, 0), (5, 1, 1), (3, 2, 0), (3, 
           (5, 1, 1), (5, 2, 0), (5, 1, 1), (5, 1, 1), (5, 1, 1), (3, 1, 0)]  # fmt: skip
 
 
-def naive(w: dict[str, Tensor], x: Tensor) -> Tensor:
+def naive(w: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
     """The network written out, padding as TensorFlow does by the size at hand, under the file's own names."""
 
     def conv(x: Tensor, name: str, stride: int = 1, groups: int = 1) -> Tensor:
@@ -41,6 +41,7 @@ def naive(w: dict[str, Tensor], x: Tensor) -> Tensor:
         return (x - mean) / (var + 1e-3).sqrt() * gain + bias
 
     x = norm(conv(x, "_conv_stem", 2), "_bn0").clamp(0, 6)
+    blocks = []
     for i, (_, stride, has_shortcut) in enumerate(BLOCKS):
         z = x
         if i:
@@ -48,7 +49,9 @@ def naive(w: dict[str, Tensor], x: Tensor) -> Tensor:
         z = norm(conv(z, f"_blocks.{i}._depthwise_conv", stride, z.shape[1]), f"_blocks.{i}._bn1").clamp(0, 6)
         z = norm(conv(z, f"_blocks.{i}._project_conv"), f"_blocks.{i}._bn2")
         x = x + z if has_shortcut else z
-    return norm(conv(x, "_conv_head"), "_bn1").clamp(0, 6).mean(dim=(2, 3))
+        blocks.append(x.mean(dim=(2, 3)))
+    last = norm(conv(x, "_conv_head"), "_bn1").clamp(0, 6).mean(dim=(2, 3))
+    return {"last": last, "blocks": torch.cat(blocks, dim=1)}
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +61,21 @@ def reference() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("size", [(64, 64), (45, 70)])
-def test_outputs_equal_those_of_the_published_network(reference: dict[str, Tensor], size: tuple[int, int]) -> None:
-    network = efficientnet_lite0((3, *size)).eval()
-    assert sum(p.numel() for p in network.parameters()) == 3_371_008
+@pytest.mark.parametrize(("features", "dim", "parameters"), [("last", 1280, 3_371_008), ("blocks", 1808, 2_958_848)])
+def test_outputs_equal_those_of_the_published_network(
+    reference: dict[str, Tensor], size: tuple[int, int], features: Features, dim: int, parameters: int
+) -> None:
+    network = efficientnet_lite0((3, *size), features=features).eval()
+    assert sum(p.numel() for p in network.parameters()) == parameters
+    assert network.feature_dim == dim
+    assert network.nonnegative == (features == "last")  # blocks end without an activation
     x = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        expected = naive(reference, x)
-        assert (network(x) - expected).abs().max() < 1e-4
+        expected = naive(reference, x)[features]
+        scale = float(expected.abs().max().clamp(min=1))
+        assert (network(x) - expected).abs().max() < 1e-4 * scale
         fast = folded(network, (3, *size))
-        assert (fast(x) - expected).abs().max() < 1e-3
+        assert (fast(x) - expected).abs().max() < 1e-3 * scale
     assert not [part for part in fast.modules() if isinstance(part, nn.BatchNorm2d)]
     assert expected.abs().mean() > 0.01
     assert network.normalisation == ((0.5,) * 3, (0.5,) * 3)
@@ -96,6 +105,8 @@ def test_images_and_weight_files_that_do_not_fit_are_refused(tmp_path: Path) -> 
         efficientnet_lite0((3, 16, 64))
     with pytest.raises(UserError, match="fit 3 channels, got 1"):
         efficientnet_lite0((1, 64, 64))
+    with pytest.raises(UserError, match="features of efficientnet-lite0 are 'last' or 'blocks', got 'first'"):
+        efficientnet_lite0((3, 64, 64), features="first")  # type: ignore[arg-type]
     other = tmp_path / "w.pth"
     data = bytearray(weights_file("efficientnet-lite0").read_bytes())
     data[-1] ^= 1

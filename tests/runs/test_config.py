@@ -92,6 +92,19 @@ def test_config_json_rebuilds_the_config(name: str) -> None:
         RunConfig.from_json({"stream": "x"})
 
 
+def test_features_of_a_backbone_are_named_only_if_not_the_default() -> None:
+    def options(**given: str) -> dict[str, object]:
+        settings = {"backbone": "efficientnet-lite0", **{f"backbone.{name}": value for name, value in given.items()}}
+        config = resolve("split-cifar10", "slda", seed=0, settings=settings)
+        assert RunConfig.from_json(config.to_json()).hash == config.hash
+        assert config.non_default_options()["backbone"] == {k: v for k, v in given.items() if v == "blocks"}
+        return dict(config.to_json()["backbone"])
+
+    as_before = {"name": "efficientnet-lite0", "weights": "imagenet", "image_size": 0}  # earlier hashes still hold
+    assert options() == options(features="last") == as_before
+    assert options(features="blocks") == as_before | {"features": "blocks"}
+
+
 def test_seed_method_options_and_precision_change_the_hash() -> None:
     base = resolve("split-digits", "rfe", 0)
     others = [

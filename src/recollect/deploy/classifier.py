@@ -34,6 +34,7 @@ from recollect.deploy.estimator import (
     next_task,
     parameters_of,
 )
+from recollect.deploy.features import choose_features
 from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.reader import Reader, check_backbone
 from recollect.deploy.stages import choose_stages, complete_settings, learn_in_stages
@@ -182,6 +183,8 @@ class ContinualClassifier:
         if self._model is None:
             settings = complete_settings(settings, data, self._module)
         labelled = data if isinstance(data, Labelled) else read_labelled(data, settings.image_size)
+        if self._model is None:
+            settings = choose_features(settings, labelled, Runtime.choose(self._device, "fp32"))
         runtime = Runtime.choose(self._device, settings.precision)
         stages = choose_stages(settings, adapt, minutes, self._module, is_first=self._model is None)
         with tempfile.TemporaryDirectory() as folder:

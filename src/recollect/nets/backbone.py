@@ -84,6 +84,8 @@ class Recipe(NamedTuple):
     make: Callable[..., nn.Module]
     training: Mapping[str, Any] = {}
     """Training options that win over a stream's protocol."""
+    omitted_at_default: tuple[str, ...] = ()
+    """Options that a configuration names only if they differ from their default, as in earlier configurations."""
 
 
 def backbones() -> dict[str, Recipe]:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -19,6 +20,8 @@ from recollect.errors import UserError
 from recollect.nets.backbone import Normalisation, Recipe
 from recollect.nets.weights import is_restoring, load_state, read_torch_file
 
+Features = Literal["last", "blocks"]
+LAST = 1280  # channels of the last layer
 SMALLEST = 32  # pixels; five halvings leave one position
 FROM_NOTHING = 0.1
 """BatchNorm's momentum from a random start: at the published 0.01, which suits the pretrained weights, its statistics
@@ -110,15 +113,21 @@ class Block(nn.Module):
 
 
 class EfficientNetLite(nn.Module):
-    """Features of 1280, the mean over positions after ReLU6; Lite0 has 3,371,008 parameters."""
+    """Features are means over positions: of the last layer, 1280 after ReLU6, or of the outputs of all blocks."""
 
-    nonnegative = True
-    feature_dim = 1280
     normalisation: Normalisation | None = None
 
-    def __init__(self, variant: Variant, in_channels: int, size: tuple[int, int], *, resizes: bool = False) -> None:
+    def __init__(
+        self,
+        variant: Variant,
+        in_channels: int,
+        size: tuple[int, int],
+        *,
+        features: Features = "last",
+        resizes: bool = False,
+    ) -> None:
         super().__init__()
-        self.size, self.resizes = size, resizes
+        self.size, self.resizes, self.reads_blocks = size, resizes, features == "blocks"
         self.pad, self.conv_stem = convolution(in_channels, 32, 3, 2, size)
         self.bn0 = _norm(32)
         size, channels, blocks = _smaller(size, 2), 32, []
@@ -127,13 +136,24 @@ class EfficientNetLite(nn.Module):
                 blocks.append(Block(channels, stage, stride, size))
                 size, channels = _smaller(size, stride), stage.channels
         self.blocks = nn.Sequential(*blocks)
-        self.conv_head = nn.Conv2d(channels, self.feature_dim, 1, bias=False)
-        self.bn1 = _norm(self.feature_dim)
+        self.nonnegative = not self.reads_blocks
+        if self.reads_blocks:
+            self.feature_dim = sum(block.project_conv.out_channels for block in blocks)
+            return
+        self.feature_dim = LAST
+        self.conv_head = nn.Conv2d(channels, LAST, 1, bias=False)
+        self.bn1 = _norm(LAST)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.resizes:
             x = F.interpolate(x, self.size, mode="bilinear", antialias=True)
-        x = self.blocks(F.relu6(self.bn0(self.conv_stem(self.pad(x))), inplace=True))
+        x = F.relu6(self.bn0(self.conv_stem(self.pad(x))), inplace=True)
+        outputs = []
+        for block in self.blocks:
+            x = block(x)
+            outputs.append(x)
+        if self.reads_blocks:
+            return torch.cat([output.mean(dim=(2, 3)) for output in outputs], dim=1)
         return F.relu6(self.bn1(self.conv_head(x)), inplace=True).mean(dim=(2, 3))
 
 
@@ -147,27 +167,36 @@ def _smaller(size: tuple[int, int], stride: int) -> tuple[int, int]:
 
 def _maker(name: str, about: str) -> Callable[..., EfficientNetLite]:
     def make(
-        image_shape: tuple[int, int, int], *, weights: Literal["imagenet", "none"] = "imagenet", image_size: int = 0
+        image_shape: tuple[int, int, int],
+        *,
+        weights: Literal["imagenet", "none"] = "imagenet",
+        image_size: int = 0,
+        features: Features = "last",
     ) -> EfficientNetLite:
-        return _make(name, image_shape, weights, image_size)
+        return _make(name, image_shape, weights, image_size, features)
 
     make.__doc__ = f"""EfficientNet-{about}.
 
     weights: 'imagenet' (ImageNet-1k), or 'none' for a random start.
     image_size: pixels that images are resized to before the network; 0 leaves them as they are.
+    features: 'last' (the last layer), or 'blocks' (the outputs of all blocks, for images unlike those of ImageNet).
     """
     return make
 
 
-def _make(name: str, image_shape: tuple[int, int, int], weights: str, image_size: int) -> EfficientNetLite:
+def _make(
+    name: str, image_shape: tuple[int, int, int], weights: str, image_size: int, features: Features
+) -> EfficientNetLite:
     if weights not in ("imagenet", "none"):
         raise UserError(f"weights of {name} are 'imagenet' or 'none', got {weights!r}")
+    if features not in ("last", "blocks"):
+        raise UserError(f"features of {name} are 'last' or 'blocks', got {features!r}")
     if image_size < 0:
         raise UserError(f"image_size counts pixels, got {image_size}; 0 leaves images as they are")
     channels, height, width = (image_shape[0], image_size, image_size) if image_size else image_shape
     if min(height, width) < SMALLEST:
         raise UserError(f"{name} takes images from {SMALLEST} pixels up, got {height}x{width}; resize them")
-    network = EfficientNetLite(VARIANTS[name], channels, (height, width), resizes=image_size > 0)
+    network = EfficientNetLite(VARIANTS[name], channels, (height, width), features=features, resizes=image_size > 0)
     if weights == "none":
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -177,7 +206,8 @@ def _make(name: str, image_shape: tuple[int, int, int], weights: str, image_size
             raise UserError(f"the ImageNet weights fit 3 channels, got {channels}; use weights=none")
         if not is_restoring():
             path = weights_file(name)
-            load_state(network, read_torch_file(path, VARIANTS[name].digest), str(path), drop=("fc.",))
+            unused = ("fc.", "conv_head.", "bn1.") if features == "blocks" else ("fc.",)
+            load_state(network, read_torch_file(path, VARIANTS[name].digest), str(path), drop=unused)
         network.normalisation = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
     return network
 
@@ -198,7 +228,7 @@ efficientnet_lite0 = _maker("efficientnet-lite0", f"Lite0, 3.4 million parameter
 efficientnet_lite1 = _maker("efficientnet-lite1", "Lite1, 4.1 million parameters, with ImageNet weights")
 efficientnet_lite2 = _maker("efficientnet-lite2", f"Lite2, 4.8 million parameters; {EXTRA}")
 BACKBONES = {
-    "efficientnet-lite0": Recipe(efficientnet_lite0),
-    "efficientnet-lite1": Recipe(efficientnet_lite1),
-    "efficientnet-lite2": Recipe(efficientnet_lite2),
+    "efficientnet-lite0": Recipe(efficientnet_lite0, omitted_at_default=("features",)),
+    "efficientnet-lite1": Recipe(efficientnet_lite1, omitted_at_default=("features",)),
+    "efficientnet-lite2": Recipe(efficientnet_lite2, omitted_at_default=("features",)),
 }

@@ -240,6 +240,10 @@ def _resolve(
         if twice != key:
             raise UserError(f"{twice} and {key} are the same option; give it once")
         values[option.section][option.name] = check(option, value)
+    name = backbone or streams()[stream].protocol.backbone
+    for omitted in backbones()[name].omitted_at_default:
+        if values["backbone"][omitted] == options["backbone"][omitted].default:
+            del values["backbone"][omitted]
     try:
         return RunConfig(
             stream=stream,
@@ -247,7 +251,7 @@ def _resolve(
             method_row=method.row,
             method_file=method.file,
             seed=seed,
-            backbone=backbone or streams()[stream].protocol.backbone,
+            backbone=name,
             stream_options=dataclasses.replace(streams()[stream].options, **values["stream"]),
             method_options=dataclasses.replace(method.row.config, **values["method"]),
             backbone_options=values["backbone"],
