@@ -44,13 +44,13 @@ class Reading:
     """Today's features."""
     estimates: Sequence[Float[Tensor, "b d"]] = ()
     """f̂_t, the features in the space of each task."""
-    first: Float[Tensor, "b d"] | None = None
-    """The features of the network that `anchored` keeps; None as long as they are today's."""
+    first: Float[Tensor, "a d"] | None = None
+    """Those of the network that `anchored` keeps, in a lesson of unaugmented images; None if they are today's."""
     is_frozen: bool = False
     """Whether no task has ever moved the network."""
 
     @property
-    def at_anchor(self) -> Float[Tensor, "b d"]:
+    def at_anchor(self) -> Float[Tensor, "a d"]:
         return self.f if self.first is None else self.first
 
 

@@ -74,7 +74,7 @@ class TaskIdentity(nn.Module):
             previous, old = (self.before[name].module for name in ("backbone", "chain"))
             assert isinstance(previous, nn.Module)
             assert isinstance(old, RetrospectorChain)
-            before = self._read_all(data, previous, old, views)
+            before = self._read_all(data, previous, old, views, reads_first=False)
         today = chain.spaces[-1]
         moving = [earlier for earlier in range(task.index) if chain.domain(earlier) == today] if self.before else []
         labels = (data.labels - first_unit).repeat(views)
@@ -89,15 +89,19 @@ class TaskIdentity(nn.Module):
         self.rule.add(lesson)
         return lesson
 
-    def _read_all(self, data: TaskData, backbone: nn.Module, chain: RetrospectorChain, views: int = 1) -> Reading:
+    def _read_all(
+        self, data: TaskData, backbone: nn.Module, chain: RetrospectorChain, views: int = 1, *, reads_first: bool = True
+    ) -> Reading:
+        """All views of all images; the first task's network reads them unaugmented, if at all."""
         parts: list[Reading] = []
         read = folded(backbone, self.image_shape)
-        first = None if self.first is None else folded(self.first.module, self.image_shape)
-        for batch in (batch for view in range(views) for batch in data.batches(view=view)):
-            f = at_least_single(read(batch.x))
-            spaces = chain.rewind(batch.x, f) if self.rule.needs_estimates else []
-            estimates = [at_least_single(estimate) for estimate in spaces]
-            parts.append(Reading(f, estimates, self._read_first(batch.x, first)))
+        first = folded(self.first.module, self.image_shape) if self.first is not None and reads_first else None
+        for view in range(views):
+            for batch in data.batches(view=view):
+                f = at_least_single(read(batch.x))
+                spaces = chain.rewind(batch.x, f) if self.rule.needs_estimates else []
+                estimates = [at_least_single(estimate) for estimate in spaces]
+                parts.append(Reading(f, estimates, self._read_first(batch.x, first if view == 0 else None)))
         firsts = [part.first for part in parts if part.first is not None]
         return Reading(
             torch.cat([part.f for part in parts]),
