@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pages.experiments import RESULTS, ROOT
 from pages.markdown import details, fill, table
-from recollect.report.collect import Experiment, Result, collect
+from recollect.report.collect import Experiment, Result, Variant, collect
 from recollect.report.query import mean_accuracy
 from recollect.report.stats import difference, spread
 from recollect.results import find_results
@@ -23,6 +24,8 @@ PRESETS = {
     "pretrained-cifar10": "CIFAR-10, five tasks, pretrained EfficientNet-Lite0 at 64 pixels",
     "pretrained-tinyimagenet": "Tiny ImageNet, ten tasks, pretrained EfficientNet-Lite0 at 64 pixels",
 }
+FEATURES = {"blocks": ", all blocks", "last": ", last layer", "": ""}
+"""What the name of an experiment says of its features."""
 RIVALS = ("ncm", "slda", "ranpac", "fecam", "fsa")
 """Classifiers on a frozen backbone, which anyone would use instead."""
 
@@ -33,9 +36,11 @@ def page() -> str:
     for preset, title in PRESETS.items():
         folder = RESULTS / "unknown" / preset
         results = find_results([folder]) if folder.exists() else {}
-        for experiment in collect(results.values()):
-            command = f"`recollect sweep unknown/{preset}`"
-            parts.append("\n\n".join([f"## {title}", command, _table(experiment), _verdict(experiment)]))
+        experiments = collect(results.values())
+        for experiment in sorted(experiments, key=features_of):
+            heading, command = f"## {title}{FEATURES[features_of(experiment)]}", f"`recollect sweep unknown/{preset}`"
+            verdict = _verdict(experiment, experiments)
+            parts.append("\n\n".join([heading, command, _table(experiment), verdict]))
         runs += [_run(result) for result in results.values()]
     listing = details(f"{len(runs)} runs", table(["command", "commit"], runs, is_text=True))
     return fill("results-unknown.md", {"oracle": _oracle(), "tables": "\n\n".join(parts), "runs": listing})
@@ -55,21 +60,32 @@ def _table(experiment: Experiment) -> str:
     return table(head, rows)
 
 
-def _verdict(experiment: Experiment) -> str:
-    """How the best form of RFE compares with the best rival."""
+def features_of(experiment: Experiment) -> str:
+    """Which layers of an EfficientNet are read; nothing for other backbones."""
+    backbone = experiment.settings["backbone"]
+    return str(backbone.get("features", "last")) if backbone["name"].startswith("efficientnet") else ""
+
+
+def _verdict(experiment: Experiment, experiments: Sequence[Experiment]) -> str:
+    """How the forms of RFE compare with the best rival, and with the best that reads the last layer, as published."""
     ours = [
         v
         for v in experiment.variants
         if v.method == "rfe-plus" and dict(v.options).get("identity") in (None, "forward")
     ]
-    rivals = [v for v in experiment.variants if v.method in RIVALS]
-    sentences = []
-    for v in ours if rivals else ():
-        for evaluation, known in (("til", "known"), ("cil", "unknown")):
-            best = max(rivals, key=lambda rival: mean_accuracy(rival, evaluation))
-            gap = difference(v, best, evaluation, "average_accuracy")
-            sentences.append(f"`{v.label}` minus `{best.label}`, the best rival, with the task {known}: {gap} points.")
+    published = [v for e in experiments if e is not experiment and features_of(e) == "last" for v in e.variants]
+    sentences: list[str] = []
+    for v in ours:
+        for rivals, what in ((experiment.variants, "the best rival"), (published, "the best rival on the last layer")):
+            sentences += _compare(v, [rival for rival in rivals if rival.method in RIVALS], what)
     return " ".join(sentences)
+
+
+def _compare(v: Variant, rivals: Sequence[Variant], what: str) -> Iterator[str]:
+    for evaluation, known in (("til", "known"), ("cil", "unknown")) if rivals else ():
+        best = max(rivals, key=lambda rival: mean_accuracy(rival, evaluation))
+        gap = difference(v, best, evaluation, "average_accuracy")
+        yield f"`{v.label}` minus `{best.label}`, {what}, with the task {known}: {gap} points."
 
 
 def _oracle() -> str:
