@@ -107,7 +107,7 @@ def test_anchored_averages_a_space_that_moves_and_one_that_does_not() -> None:
     sizes = (2, 3, 1)
     tasks, rule, forward = draw(sizes), rule_of("anchored", head_weight=0.5), rule_of("forward")
     assert isinstance(rule, Anchored)
-    rule.anchor.held_losses.fill_(1e6)[2, 2] = 0.0  # images were held out before, and they chose temperature 4
+    rule.anchor.prior_losses.fill_(1e6)[2, 2] = 0.0  # images were held out before, and they chose temperature 4
     for task, (z, labels) in enumerate(tasks):
         before = Reading(move(z, task - 1)) if task else None
         for each in (rule, forward):
@@ -139,7 +139,7 @@ def test_the_temperature_is_chosen_by_images_that_the_anchor_was_not_trained_on(
         assert isinstance(rule, Anchored)
         rule.grow(3)
         rule.learn(Lesson(labels, Reading(z, first=first), is_trained_on=is_trained_on))
-        assert bool(rule.anchor.held_losses.any()) is chooses
+        assert bool(rule.anchor.prior_losses.any()) is chooses
 
 
 @pytest.mark.parametrize("name", ["forward", "lda", "anchored"])

@@ -10,7 +10,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics import log_loss
 
 from recollect.core import ClassStatistics, Discriminant
-from recollect.core.discriminant import CHOICES
+from recollect.core.discriminant import PRIORS
 
 
 def draw(num: int = 200, classes: int = 4, dim: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,18 +93,24 @@ def test_shrinkage_and_temperature_are_chosen_by_the_loss_of_images_that_were_he
     held = np.arange(60) // 3 % 5 == 4  # every fifth of each class; the classes take turns
     others, x = collect(z[~held], y[~held]), z.double().numpy()
     means, losses = others.means.double().numpy(), []
-    for shrinkage in CHOICES:
-        inverse = np.linalg.inv(others.covariance(shrinkage).numpy())
+    unshrunk = others.covariance(0.0).numpy()
+    for prior in PRIORS:  # so many images of a spherical class, beside 48 - 3 degrees of freedom
+        spherical = np.trace(unshrunk) / 20 * np.eye(20)
+        inverse = np.linalg.inv((45 * unshrunk + prior * spherical) / (45 + prior))
         scores = x[held] @ inverse @ means.T - 0.5 * np.einsum("cd,de,ce->c", means, inverse, means)
         tempered = [torch.from_numpy(scores / 2**k).softmax(1).numpy() for k in range(8)]
         losses.append([12 * log_loss(y[held], p, labels=[0, 1, 2]) for p in tempered])
-    np.testing.assert_allclose(discriminant.held_losses.numpy(), losses, rtol=1e-4)
-    row, column = np.unravel_index(np.argmin(losses), (len(CHOICES), 8))
-    assert discriminant.shrinkage == CHOICES[row] > 0.05
+    np.testing.assert_allclose(discriminant.prior_losses.numpy(), losses, rtol=1e-4)
+    row, column = np.unravel_index(np.argmin(losses), (len(PRIORS), 8))
+    assert row > 0
+    assert discriminant.shrinkage == 1  # without images the covariance is the prior
     assert discriminant.temperature == 2**column > 1
     discriminant.choose(z, y)
-    np.testing.assert_allclose(discriminant.held_losses.numpy(), 2 * np.array(losses), rtol=1e-4)  # of all tasks
+    np.testing.assert_allclose(discriminant.prior_losses.numpy(), 2 * np.array(losses), rtol=1e-4)  # of all tasks
     discriminant.add(z, y)
+    assert discriminant.shrinkage == pytest.approx(PRIORS[row] / (PRIORS[row] + 57))
+    discriminant.add(z, y)
+    assert discriminant.shrinkage == pytest.approx(PRIORS[row] / (PRIORS[row] + 117))  # less with more images
     discriminant.refresh()
     scores = discriminant(z)
     discriminant.refresh(4.0)

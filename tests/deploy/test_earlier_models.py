@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from recollect import ContinualClassifier
-from recollect.core.discriminant import CHOICES
 from recollect.deploy import ModelStore
 from recollect.deploy.model import Settings
 from recollect.errors import UserError
@@ -51,20 +50,36 @@ def test_an_earlier_model_predicts_as_it_did_and_learns_more(tmp_path: Path) -> 
     assert len(ModelStore(tmp_path / "model").load().tasks) == 3
 
 
-@pytest.mark.parametrize("chosen", [None, 7], ids=["chose no shrinkage", "chose no temperature"])
-def test_a_model_from_before_temperatures_predicts_as_it_did_and_learns(chosen: int | None) -> None:
+def chosen_at(row: int, *temperatures: int) -> torch.Tensor:
+    """Losses of the nine shrinkages of earlier versions, least at one of them."""
+    losses = torch.ones(9, *temperatures)
+    losses[(row, *(1 for _ in temperatures))] = 0.5
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("earlier", "shrinkage", "temperature"),
+    [({}, "oas", 1), ({"losses": chosen_at(7)}, 0.6, 1), ({"held_losses": chosen_at(4, 8)}, 0.2, 2)],
+    ids=["chose no shrinkage", "chose no temperature", "chose a shrinkage, whatever the number of images"],
+)
+def test_a_model_from_before_priors_predicts_as_it_did_and_learns(
+    earlier: dict[str, torch.Tensor], shrinkage: float | str, temperature: int
+) -> None:
     classifier = ContinualClassifier(backbone="convnet", **SMALL).learn(digits("may"), task="may")
     tensors = dict(classifier.model.tensors)
-    assert tensors.pop("identity.rule.anchor.held_losses").shape == (9, 8)
-    if chosen is not None:
-        tensors["identity.rule.anchor.losses"] = torch.ones(9).index_fill(0, torch.tensor(chosen), 0.5)
-    earlier = ContinualClassifier.of(replace(classifier.model, tensors=tensors))
+    assert tensors.pop("identity.rule.anchor.prior_losses").shape == (10, 8)
+    tensors |= {f"identity.rule.anchor.{name}": losses for name, losses in earlier.items()}
+    model = ContinualClassifier.of(replace(classifier.model, tensors=tensors))
     images = digits("may", test=True)[0]
-    assert np.array_equal(earlier.predict_proba(images), classifier.predict_proba(images))
-    anchor = earlier.reader.learner.identity.rule.anchor
-    assert (anchor.shrinkage, anchor.temperature) == ("oas" if chosen is None else CHOICES[chosen], 1)
-    assert len(earlier.learn(digits("june"), task="june").tasks_) == 2
-    tensors["identity.rule.anchor.losses"] = torch.ones(4)
+    assert np.array_equal(model.predict_proba(images), classifier.predict_proba(images))
+    anchor = model.reader.learner.identity.rule.anchor
+    assert anchor.temperature == temperature
+    if isinstance(shrinkage, str):
+        assert anchor.shrinkage == shrinkage
+    else:
+        assert anchor.shrinkage == pytest.approx(shrinkage, rel=0.5)  # the nearest that a prior amounts to
+    assert len(model.learn(digits("june"), task="june").tasks_) == 2
+    tensors["identity.rule.anchor.held_losses"] = torch.ones(4)
     with pytest.raises(UserError, match="weights do not fit its settings"):
         ContinualClassifier.of(replace(classifier.model, tensors=tensors)).predict(images)
 

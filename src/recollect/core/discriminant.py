@@ -14,8 +14,8 @@ from recollect.core.affine import fit_affine
 from recollect.core.statistics import TEMPERATURES, ClassStatistics, Shrinkage
 from recollect.device import on_host_in_double
 
-CHOICES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8)
-"""Shrinkages to choose from."""
+PRIORS = tuple(2.0**exponent for exponent in range(5, 15))
+"""How many images the identity may count for in the covariance, κ: the shrinkage after n images is κ / (κ + n)."""
 HELD_OUT = 5
 """The last of so many images of a class is held out."""
 MAX_IMAGES = 20_000  # that decide on shrinkage and temperature
@@ -36,7 +36,7 @@ class Discriminant(nn.Module):
     weight: Tensor
     bias: Tensor
     centre: Tensor
-    held_losses: Tensor
+    prior_losses: Tensor
 
     def __init__(self, feature_dim: int, shrinkage: Shrinkage | Literal["held-out"] = "held-out") -> None:
         super().__init__()
@@ -46,14 +46,16 @@ class Discriminant(nn.Module):
         self.register_buffer("bias", torch.zeros(0))
         self.register_buffer("centre", torch.zeros(feature_dim))
         if shrinkage == "held-out":
-            self.register_buffer("held_losses", torch.zeros(len(CHOICES), len(TEMPERATURES)))  # summed over all tasks
+            self.register_buffer("prior_losses", torch.zeros(len(PRIORS), len(TEMPERATURES)))  # summed over all tasks
 
     @property
     def shrinkage(self) -> Shrinkage:
-        """As given; or the one of least loss on images that were held out, and OAS as long as there were none."""
+        """As given; or by the prior of least loss on images that were held out, and OAS as long as there were none."""
         if self._shrinkage != "held-out":
             return self._shrinkage
-        return CHOICES[self._best // len(TEMPERATURES)] if bool(self.held_losses.any()) else "oas"
+        if not bool(self.prior_losses.any()):
+            return "oas"
+        return shrinkages(self.statistics.degrees_of_freedom)[self._best // len(TEMPERATURES)]
 
     @property
     def temperature(self) -> float:
@@ -62,7 +64,7 @@ class Discriminant(nn.Module):
 
     @property
     def _best(self) -> int:
-        return int(self.held_losses.argmin())
+        return int(self.prior_losses.argmin())
 
     def grow(self, num_classes: int) -> None:
         """Make room for more classes."""
@@ -104,8 +106,8 @@ class Discriminant(nn.Module):
         others.add(z[~held], labels[~held])
         held &= (others.counts > 0)[labels]
         if bool(held.any()) and int((others.counts > 0).sum()) > 1:  # one class is always right
-            losses = others.losses(z[held], labels[held], CHOICES)
-            self.held_losses += (int(held.sum()) * losses).to(self.held_losses)
+            losses = others.losses(z[held], labels[held], shrinkages(others.degrees_of_freedom))
+            self.prior_losses += (int(held.sum()) * losses).to(self.prior_losses)
 
     def follow(self, old: Float[Tensor, "n d"], new: Float[Tensor, "n d"], views: int = 1) -> None:
         """Carry the classes along with a space that moved, by what it did to some images."""
@@ -124,6 +126,11 @@ class Discriminant(nn.Module):
 
     def forward(self, z: Float[Tensor, "b d"]) -> Float[Tensor, "b classes"]:
         return F.linear(z - self.centre, self.weight, self.bias)  # features around zero, so that little is rounded
+
+
+def shrinkages(num: int) -> list[float]:
+    """What each prior amounts to in a covariance of `num` degrees of freedom: the more there are, the less."""
+    return [prior / (prior + num) for prior in PRIORS]
 
 
 def held_out(labels: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:

@@ -53,4 +53,4 @@ def _held_out_loss(settings: Settings, data: Labelled, runtime: Runtime) -> floa
     discriminant = Discriminant(z.shape[1]).to(z.device)
     discriminant.grow(len(data.class_names))
     discriminant.choose(z, labels.to(z.device))
-    return float(discriminant.held_losses.min())
+    return float(discriminant.prior_losses.min())

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from recollect.core.discriminant import shrinkages
 from recollect.core.identity import Identity
 from recollect.deploy.model import EARLIER_IDENTITY, Model, Settings
 from recollect.device import reading_batch_size, to_host
@@ -30,8 +31,10 @@ PRETRAINED_RATE = 0.6
 """A pretrained network is trained at this share of the learning rate, which rises and falls."""
 PRETRAINED_ALPHA = 4.0
 """A pretrained network is held to its old features this many times as strongly."""
-HELD, EARLIER_HELD = "identity.rule.anchor.held_losses", "identity.rule.anchor.losses"
-"""Losses on held-out images, which models of earlier versions do not have or have without temperatures."""
+ANCHOR = "identity.rule.anchor."
+LOSSES, EARLIER_LOSSES = f"{ANCHOR}prior_losses", (f"{ANCHOR}held_losses", f"{ANCHOR}losses")
+"""Of held-out images; models of earlier versions have none, or those of shrinkages, with temperatures or without."""
+EARLIER_SHRINKAGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8)
 OLD_PREFIX, NEW_PREFIX = "means.", "identity.rule."  # of the class means, in models of earlier versions and today
 
 
@@ -66,11 +69,10 @@ def restore_learner(model: Model, runtime: Runtime, backbone: nn.Module | None =
         learner.adapts = task.adapted
         learner.begin_task(info)
     tensors = {_current_name(name): tensor for name, tensor in model.tensors.items()}
-    empty = learner.deployable_state().get(HELD)
+    empty = learner.deployable_state().get(LOSSES)
     try:
-        if empty is not None and HELD not in tensors:
-            losses = tensors.pop(EARLIER_HELD, torch.zeros(1))
-            tensors[HELD] = losses.to(empty).reshape(-1, 1).expand_as(empty)
+        if empty is not None and LOSSES not in tensors:
+            tensors[LOSSES] = _current_losses(tensors, empty)
         learner.load_deployable_state(tensors)
     except (RuntimeError, KeyError) as error:
         raise UserError(f"the model's weights do not fit its settings ({error})") from error
@@ -80,6 +82,18 @@ def restore_learner(model: Model, runtime: Runtime, backbone: nn.Module | None =
 
 def _current_name(name: str) -> str:
     return f"{NEW_PREFIX}{name.removeprefix(OLD_PREFIX)}" if name.startswith(OLD_PREFIX) else name
+
+
+def _current_losses(tensors: dict[str, Tensor], empty: Tensor) -> Tensor:
+    """The losses of an earlier version, taken out of its tensors, as those of the priors: each has its shrinkage's."""
+    earlier = [tensors.pop(name) for name in EARLIER_LOSSES if name in tensors]
+    if not earlier:
+        return empty
+    losses = earlier[0].to(empty).reshape(len(EARLIER_SHRINKAGES), -1)
+    counts = tensors[f"{ANCHOR}statistics.counts"]
+    now = torch.tensor(shrinkages(int(counts.sum() - (counts > 0).sum())))
+    nearest = (now[:, None] - torch.tensor(EARLIER_SHRINKAGES)).abs().argmin(dim=1)
+    return losses[nearest].expand_as(empty)
 
 
 def check_backbone(settings: Settings, backbone: nn.Module | None) -> None:
