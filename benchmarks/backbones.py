@@ -1,4 +1,6 @@
-"""Which pretrained backbone, at which image size: frozen features read by streaming LDA, on validation images.
+"""Which pretrained backbone, at which image size, which of its layers: frozen features read by streaming LDA.
+
+Accuracy is of validation images.
 
 python benchmarks/backbones.py run --data-root DATA     measures what is missing in results/backbones.json
 python benchmarks/backbones.py page                     writes docs/backbones.md from it
@@ -29,35 +31,56 @@ from recollect.streams import StreamOptions, open_stream
 RAW, PAGE = RESULTS / "backbones.json", ROOT / "docs" / "backbones.md"
 SIZES = (128, 160, 224, 96, 64)
 STREAMS = {"split-cifar100": "CIFAR-100 (32 pixels)", "split-tinyimagenet": "Tiny ImageNet (64 pixels)"}
+TITLES = STREAMS | {"split-digits": "digits (8 pixels)", "split-cifar10": "CIFAR-10 (32 pixels)"}
+LAYERS = (
+    ("split-cifar100", "efficientnet-lite0", 64), ("split-cifar10", "efficientnet-lite0", 64),
+    ("split-tinyimagenet", "efficientnet-lite0", 64), ("split-digits", "efficientnet-lite0", 64),
+    ("split-cifar100", "efficientnet-lite1", 160), ("split-digits", "efficientnet-lite1", 160),
+    ("split-tinyimagenet", "efficientnet-lite1", 160),
+)  # fmt: skip
+"""Where the last layer is compared with all blocks."""
 NUM_CLASSES, PER_TASK, PER_CLASS = 30, 10, 100
 BATCH_SIZE = 16
 
 
-def measure(stream_name: str, name: str, size: int, data_root: Path) -> dict[str, Any]:
-    """Accuracy on 100 validation images per class after learning from 100 others, in three tasks of ten classes."""
-    stream = open_stream(stream_name, StreamOptions(tasks=10), 0, data_root)
+def measure(
+    stream_name: str, name: str, size: int, data_root: Path, features: str = "last", *, chooses: bool = False
+) -> dict[str, Any]:
+    """Accuracy on up to 100 validation images per class after learning from as many others, task by task.
+
+    With `chooses` the shrinkage is chosen as `recollect learn` does, else by Oracle Approximating Shrinkage.
+    """
+    stream = open_stream(stream_name, StreamOptions(tasks=10) if stream_name in STREAMS else None, 0, data_root)
     images, labels = zip(*(task.train.take(torch.arange(len(task.train))) for task in stream.tasks[:6]), strict=True)
-    x, y = torch.cat(images), torch.cat(labels)
-    rows = [(y == label).nonzero()[:, 0][: 2 * PER_CLASS] for label in range(NUM_CLASSES)]
-    network = backbones()[name].make((3, *stream.image_shape[1:]), image_size=size).eval()
+    x, y = torch.cat(images).expand(-1, 3, -1, -1), torch.cat(labels)
+    num_classes, per_task = min(NUM_CLASSES, len(y.unique())), len(stream.tasks[0].info.class_names)
+    per_task = min(per_task, PER_TASK)
+    per_class = min(PER_CLASS, min(torch.bincount(y)[:num_classes].tolist()) // 2)
+    rows = [(y == label).nonzero()[:, 0][: 2 * per_class] for label in range(num_classes)]
+    shape = (3, *stream.image_shape[1:])
+    network = backbones()[name].make(shape, image_size=size, features=features).eval()
     assert isinstance(network, EfficientNetLite)
     Runtime.choose("cpu", "fp32").place(network)
     assert network.normalisation is not None
     mean, std = (torch.tensor(values)[:, None, None] for values in network.normalisation)
-    read = folded(network, stream.image_shape)
-    train, validation = (torch.cat([row[part] for row in rows]) for part in (slice(PER_CLASS), slice(PER_CLASS, None)))
+    read = folded(network, shape)
+    train, validation = (torch.cat([row[part] for row in rows]) for part in (slice(per_class), slice(per_class, None)))
     started = time.process_time()
     f, g = (_features(read, x[part], mean, std) for part in (train, validation))
     seconds = time.process_time() - started
+    tasks = torch.arange(num_classes) // per_task
     discriminant = Discriminant(f.shape[1])
-    discriminant.grow(NUM_CLASSES)
-    discriminant.add(f, y[train])
+    for task in range(int(tasks[-1]) + 1):
+        discriminant.grow(int((tasks == task).sum()))
+        own = tasks[y[train]] == task
+        if chooses:
+            discriminant.choose(f[own], y[train][own])
+        discriminant.add(f[own], y[train][own])
     discriminant.refresh()
     scores, truth = discriminant(g), y[validation]
-    tasks = torch.arange(NUM_CLASSES) // PER_TASK
     within = scores.masked_fill(tasks[truth][:, None] != tasks, float("-inf"))
     return {
-        "stream": stream_name, "backbone": name, "image_size": size,
+        "stream": stream_name, "backbone": name, "image_size": size, "features": features,
         "task_known": 100 * float((within.argmax(1) == truth).double().mean()),
         "task_unknown": 100 * float((scores.argmax(1) == truth).double().mean()),
         "milliseconds": 1000 * seconds / len(x[train]) / 2, "images": len(truth), "commit": code_version(),
@@ -69,38 +92,66 @@ def _features(read: Callable[[Tensor], Tensor], images: Tensor, mean: Tensor, st
     return torch.cat([read((part / 255 - mean) / std) for part in images.split(BATCH_SIZE)])
 
 
-def _rows() -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(RAW.read_text(encoding="utf-8"))["rows"]
-    return rows
+def _raw() -> dict[str, list[dict[str, Any]]]:
+    raw: dict[str, list[dict[str, Any]]] = json.loads(RAW.read_text(encoding="utf-8")) if RAW.exists() else {}
+    return {"rows": [], "layers": []} | raw
 
 
 def run(data_root: Path) -> None:
     torch.set_num_threads(1)
-    rows = _rows() if RAW.exists() else []
-    done = {(row["stream"], row["backbone"], row["image_size"]) for row in rows}
+    raw = _raw()
+
+    def record(kind: str, row: dict[str, Any]) -> None:
+        raw[kind].append(row)
+        print(row, flush=True)
+        write_json(RAW, raw)
+
+    done = {(row["stream"], row["backbone"], row["image_size"], row["features"]) for row in raw["layers"]}
+    for stream, name, size in LAYERS:
+        for features in ("last", "blocks"):
+            if (stream, name, size, features) not in done:
+                record("layers", measure(stream, name, size, data_root, features, chooses=True))
+    sizes = {(row["stream"], row["backbone"], row["image_size"]) for row in raw["rows"]}
     for size in SIZES:
         for stream in STREAMS:
             for name in VARIANTS:
-                if (stream, name, size) not in done:
-                    rows.append(measure(stream, name, size, data_root))
-                    print(rows[-1], flush=True)
-                    write_json(RAW, {"rows": rows})
+                if (stream, name, size) not in sizes:
+                    record("rows", measure(stream, name, size, data_root))
 
 
 def page() -> str:
     """The whole of docs/backbones.md."""
-    rows, parts = _rows(), []
+    raw, parts = _raw(), []
     for stream, title in STREAMS.items():
         cells = [
-            [f"`{row['backbone']}`", str(row["image_size"]), f"{row['task_known']:.1f}", f"{row['task_unknown']:.1f}",
-             f"{row['milliseconds']:.1f}"]
-            for row in sorted(rows, key=lambda row: (row["backbone"], row["image_size"])) if row["stream"] == stream
+            [f"`{row['backbone']}`", str(row["image_size"]), *_accuracies(row), f"{row['milliseconds']:.1f}"]
+            for row in sorted(raw["rows"], key=lambda row: (row["backbone"], row["image_size"])) if row["stream"] == stream
         ]  # fmt: skip
         head = ["backbone", "image size", "task known", "task unknown", "ms per image"]
         parts += [f"## {title}", table(head, cells)]
-    return fill(
-        "backbones.md", {"tables": "\n\n".join(parts), "commits": ", ".join(sorted({r["commit"][:10] for r in rows}))}
-    )
+    by_place: dict[tuple[str, str, int], dict[str, dict[str, Any]]] = {}
+    for row in raw["layers"]:
+        by_place.setdefault((row["stream"], row["backbone"], row["image_size"]), {})[row["features"]] = row
+    layers = [
+        [TITLES[stream], f"`{name}`", str(size), *_accuracies(both["last"]), *_accuracies(both["blocks"])]
+        for (stream, name, size), both in by_place.items() if len(both) == 2
+    ]  # fmt: skip
+    head = [
+        "images",
+        "backbone",
+        "image size",
+        "last layer: task known",
+        "unknown",
+        "all blocks: task known",
+        "unknown",
+    ]
+    commits = {row["commit"][:10] for rows in raw.values() for row in rows}
+    values = {"tables": "\n\n".join(parts), "layers": table(head, layers), "commits": ", ".join(sorted(commits))}
+    return fill("backbones.md", values)
+
+
+def _accuracies(row: dict[str, Any]) -> list[str]:
+    return [f"{row['task_known']:.1f}", f"{row['task_unknown']:.1f}"]
 
 
 if __name__ == "__main__":
