@@ -1,6 +1,4 @@
-"""Which pretrained backbone, at which image size, which of its layers: frozen features read by streaming LDA.
-
-Accuracy is of validation images.
+"""Which pretrained backbone, image size and layers: accuracy of frozen features on validation images, by streaming LDA.
 
 python benchmarks/backbones.py run --data-root DATA     measures what is missing in results/backbones.json
 python benchmarks/backbones.py page                     writes docs/backbones.md from it
@@ -53,8 +51,7 @@ def measure(
     stream = open_stream(stream_name, StreamOptions(tasks=10) if stream_name in STREAMS else None, 0, data_root)
     images, labels = zip(*(task.train.take(torch.arange(len(task.train))) for task in stream.tasks[:6]), strict=True)
     x, y = torch.cat(images).expand(-1, 3, -1, -1), torch.cat(labels)
-    num_classes, per_task = min(NUM_CLASSES, len(y.unique())), len(stream.tasks[0].info.class_names)
-    per_task = min(per_task, PER_TASK)
+    num_classes, per_task = min(NUM_CLASSES, len(y.unique())), min(PER_TASK, len(stream.tasks[0].info.class_names))
     per_class = min(PER_CLASS, min(torch.bincount(y)[:num_classes].tolist()) // 2)
     rows = [(y == label).nonzero()[:, 0][: 2 * per_class] for label in range(num_classes)]
     shape = (3, *stream.image_shape[1:])

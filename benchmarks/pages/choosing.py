@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pages.experiments import CPU, MAIN, RESULTS, ROOT
 from pages.markdown import fill, require, table
-from pages.unknown import features_of
 from recollect.report.collect import Experiment, Variant, collect
 from recollect.report.headline import candidates, rank
 from recollect.report.query import mean_accuracy
@@ -74,9 +73,9 @@ def _check_advice(weights: str, name: str, experiment: Experiment) -> None:
 
 
 def _experiments(folders: Sequence[Path]) -> list[Experiment]:
-    """The experiment of these folders, of several the one that reads all blocks, or with most methods; or none."""
+    """The experiment of these folders, of several one with rfe-plus, then with most methods; or none."""
     experiments = collect(find_results([folder for folder in folders if folder.exists()]).values())
-    return sorted(experiments, key=lambda e: (features_of(e) != "blocks", -len(e.variants)))[:1]
+    return sorted(experiments, key=lambda e: (all(v.method != "rfe-plus" for v in e.variants), -len(e.variants)))[:1]
 
 
 def _cells(experiment: Experiment, evaluation: str) -> list[str]:

@@ -85,7 +85,8 @@ def _compare(v: Variant, rivals: Sequence[Variant], what: str) -> Iterator[str]:
     for evaluation, known in (("til", "known"), ("cil", "unknown")) if rivals else ():
         best = max(rivals, key=lambda rival: mean_accuracy(rival, evaluation))
         gap = difference(v, best, evaluation, "average_accuracy")
-        yield f"`{v.label}` minus `{best.label}`, {what}, with the task {known}: {gap} points."
+        if gap is not None:
+            yield f"`{v.label}` minus `{best.label}`, {what}, with the task {known}: {gap} points."
 
 
 def _oracle() -> str:

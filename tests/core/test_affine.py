@@ -83,3 +83,21 @@ def test_a_single_image_is_mapped_to_its_new_features() -> None:
     assert torch.allclose(
         moved.weight @ torch.ones(3, dtype=torch.float64) + moved.bias, torch.full((3,), 2.0).double()
     )
+
+
+def test_the_ridge_of_many_features_is_chosen_by_some_of_them() -> None:
+    """All features move alike, so any of them choose the ridge that all would choose."""
+    generator = torch.Generator().manual_seed(0)
+    old = torch.randn(400, 300, generator=generator)
+    new = old + 0.1 * old.roll(1, dims=1) + 0.1 * torch.randn(400, 300, generator=generator)
+    found = fit_affine(old, new)
+    z, moved = (rows.double() - rows.double().mean(0) for rows in (old, new - old))
+    hats, errors = {}, {}
+    for ridge in RIDGES:
+        penalty = ridge * torch.linalg.svdvals(z).square().mean() * torch.eye(300, dtype=z.dtype)
+        hats[ridge] = z @ torch.linalg.solve(z.T @ z + penalty, z.T)
+        left = (1 - hats[ridge].diagonal() - 1 / 400).clamp(min=1e-3)
+        errors[ridge] = float(((moved - hats[ridge] @ moved) / left[:, None]).square().mean())
+    expected = z + hats[min(errors, key=lambda ridge: errors[ridge])] @ moved
+    carried = old.double() @ found.weight.T + found.bias
+    assert torch.allclose(carried - carried.mean(0), expected - expected.mean(0), atol=1e-5)

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from recollect import ContinualClassifier
-from recollect.deploy import ModelStore
+from recollect.core.discriminant import shrinkages
+from recollect.deploy import ModelStore, reader
 from recollect.deploy.model import Settings
 from recollect.errors import UserError
 from recollect.storage import seal
@@ -52,7 +53,7 @@ def test_an_earlier_model_predicts_as_it_did_and_learns_more(tmp_path: Path) -> 
 
 def chosen_at(row: int, *temperatures: int) -> torch.Tensor:
     """Losses of the nine shrinkages of earlier versions, least at one of them."""
-    losses = torch.ones(9, *temperatures)
+    losses = 10 * torch.ones(9, *temperatures)
     losses[(row, *(1 for _ in temperatures))] = 0.5
     return losses
 
@@ -82,6 +83,17 @@ def test_a_model_from_before_priors_predicts_as_it_did_and_learns(
     tensors["identity.rule.anchor.held_losses"] = torch.ones(4)
     with pytest.raises(UserError, match="weights do not fit its settings"):
         ContinualClassifier.of(replace(classifier.model, tensors=tensors)).predict(images)
+
+
+@pytest.mark.parametrize("num_images", [50, 5_000, 50_000])
+@pytest.mark.parametrize("row", range(9))
+def test_the_prior_of_an_earlier_choice_is_the_nearest_at_any_number_of_images(num_images: int, row: int) -> None:
+    counts = torch.tensor([num_images + 1])  # a mean takes one degree of freedom
+    tensors = {"identity.rule.anchor.statistics.counts": counts, "identity.rule.anchor.held_losses": chosen_at(row, 8)}
+    losses = reader._current_losses(tensors, torch.zeros(10, 8))
+    prior, temperature = divmod(int(losses.argmin()), 8)
+    assert temperature == 1
+    assert prior == np.abs(np.log(np.array(shrinkages(num_images)) / reader.EARLIER_SHRINKAGES[row])).argmin()
 
 
 def test_new_models_use_the_identity_rule_that_follows_the_drift() -> None:

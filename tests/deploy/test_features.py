@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from recollect import ContinualClassifier
-from recollect.core import Discriminant
 from recollect.deploy import ModelStore, features
+from recollect.deploy.data import Labelled, read_labelled
+from recollect.engine import Runtime
 from recollect.nets.efficientnet import EfficientNetLite
-from tests.deploy.support import SMALL, digits
+from tests.deploy.support import SMALL, digits, validation_rows
 
 
 def make(**options: Any) -> ContinualClassifier:
@@ -70,8 +71,35 @@ def test_one_class_leaves_the_default() -> None:
 
 def test_validation_images_do_not_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     """They measure the model later, so they must not have shaped it."""
-    seen = []
-    monkeypatch.setattr(Discriminant, "choose", lambda self, z, labels: seen.append(len(labels)))
+    shown: list[torch.Tensor] = []
+
+    def remember(settings: object, images: torch.Tensor, *_: object) -> float:
+        shown.append(images)
+        return 1.0
+
+    monkeypatch.setattr(features, "_held_out_loss", remember)
+    monkeypatch.setattr(features, "MAX_IMAGES", 1000)
     images, names = digits("may")
-    make().learn((images[:40], names[:40]), task="may")
-    assert seen[:2] == [34, 34]  # of each kind of features; six of forty images are held out for validation
+    model = make().learn((images[:40], names[:40]), task="may")
+    assert model.settings.backbone_options == {"features": "last"}  # the default, where losses are the same
+    data = read_labelled((images[:40], names[:40]), 32)
+    validation = set(validation_rows(data.labels, 0).tolist())
+    expected = data.images[[row for row in range(40) if row not in validation]]
+    assert {image.numpy().tobytes() for image in shown[0]} == {image.numpy().tobytes() for image in expected}
+
+
+def test_every_class_takes_part_in_the_choice_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels: list[torch.Tensor] = []
+
+    def remember(settings: object, images: torch.Tensor, those: torch.Tensor, *_: object) -> float:
+        labels.append(those)
+        return 1.0
+
+    monkeypatch.setattr(features, "_held_out_loss", remember)
+    data = Labelled(
+        torch.zeros(60 * 14, 3, 32, 32, dtype=torch.uint8),
+        torch.arange(60).repeat(14),
+        tuple(f"{i:02}" for i in range(60)),
+    )
+    features.choose_features(make().settings, data, Runtime.choose("cpu", "fp32"))
+    assert torch.bincount(labels[0]).tolist() == [10] * 60  # of 12 each for training: every fifth can be held out

@@ -85,6 +85,18 @@ def test_statistics_of_a_trained_network_are_of_several_views_and_those_of_the_a
     assert torch.allclose(today.means, plain, atol=1e-4) == (views == 1)
 
 
+def test_the_anchor_counts_unaugmented_images_of_later_tasks_too() -> None:
+    stream = make_stream((2, 2))
+    learner = make_learner("rfe-plus", stream, backbone=pretrained(), views=3)
+    teach(learner, stream)
+    learner.eval()
+    images, labels = stream.tasks[1].train.take(torch.arange(len(stream.tasks[1].train)))
+    with torch.no_grad():
+        f = learner.identity.first(stream.pixels.normalise(images))
+    plain = torch.stack([f[labels == label].mean(0) for label in (2, 3)])
+    assert torch.allclose(learner.identity.rule.anchor.statistics.means[2:], plain, atol=1e-4)
+
+
 def test_views_do_not_depend_on_the_size_of_batches() -> None:
     stream = make_stream((2,))
     shown = []

@@ -2,9 +2,9 @@
 
 new ≈ old + (old - mean) A + b,   A = argmin ‖new - old - b - (old - mean) A‖² + λ‖A‖²
 
-The ridge pulls towards "nothing moved". λ is the one of least leave-one-out error, which ridge regression has in closed
-form; the residual's covariance is of leave-one-out errors too, so it is not too small where images are few. Of images
-with several views, all views are left out together.
+The ridge pulls towards "nothing moved". λ is the one of least leave-one-out error (of some features, if there are
+many), which ridge regression has in closed form; the residual's covariance is of leave-one-out errors too, so it is not
+too small where images are few. Of images with several views, all views are left out together.
 """
 
 from __future__ import annotations

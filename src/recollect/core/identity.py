@@ -45,7 +45,8 @@ class Reading:
     estimates: Sequence[Float[Tensor, "b d"]] = ()
     """f̂_t, the features in the space of each task."""
     first: Float[Tensor, "a d"] | None = None
-    """Those of the network that `anchored` keeps, in a lesson of unaugmented images; None if they are today's."""
+    """Those of the network that `anchored` keeps, in a lesson of the unaugmented images alone; None if they are
+    today's, and in what a lesson says of the network before."""
     is_frozen: bool = False
     """Whether no task has ever moved the network."""
 

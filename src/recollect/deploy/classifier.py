@@ -23,7 +23,7 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor, nn
 
-from recollect.deploy.data import Labelled, read_images, read_labelled
+from recollect.deploy.data import read_images, read_labelled
 from recollect.deploy.estimator import (
     changed_parameters,
     check_labels,
@@ -182,11 +182,11 @@ class ContinualClassifier:
         settings = self._settings
         if self._model is None:
             settings = complete_settings(settings, data, self._module)
-        labelled = data if isinstance(data, Labelled) else read_labelled(data, settings.image_size)
-        if self._model is None:
-            settings = choose_features(settings, labelled, Runtime.choose(self._device, "fp32"))
+        labelled = read_labelled(data, settings.image_size)
         runtime = Runtime.choose(self._device, settings.precision)
         stages = choose_stages(settings, adapt, minutes, self._module, is_first=self._model is None)
+        if self._model is None:
+            settings = choose_features(settings, labelled, Runtime.choose(self._device, "fp32"))
         with tempfile.TemporaryDirectory() as folder:
             checkpoints = Path(work or Path(folder) / "work")
             learned = learn_in_stages(

@@ -64,8 +64,10 @@ def read_labelled(data: Any, size: int, progress: Progress = no_progress, *, str
     """Read a folder with one subfolder per class, images with their labels, or something that yields pairs of both.
 
     The latter is a Dataset, a DataLoader or a generator. Files of a folder that are not images, or are damaged, are
-    skipped with a warning; with `strict` they are errors.
+    skipped with a warning; with `strict` they are errors. What was read before is returned as it is.
     """
+    if isinstance(data, Labelled):
+        return data
     if isinstance(data, str | Path):
         return _read_folder(Path(data), size, progress, strict)
     if _is_columns(data):

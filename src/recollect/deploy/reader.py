@@ -33,7 +33,7 @@ PRETRAINED_ALPHA = 4.0
 """A pretrained network is held to its old features this many times as strongly."""
 ANCHOR = "identity.rule.anchor."
 LOSSES, EARLIER_LOSSES = f"{ANCHOR}prior_losses", (f"{ANCHOR}held_losses", f"{ANCHOR}losses")
-"""Of held-out images; models of earlier versions have none, or those of shrinkages, with temperatures or without."""
+"""Of held-out images; earlier versions recorded none, or those of fixed shrinkages, with or without temperatures."""
 EARLIER_SHRINKAGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8)
 OLD_PREFIX, NEW_PREFIX = "means.", "identity.rule."  # of the class means, in models of earlier versions and today
 
@@ -85,15 +85,19 @@ def _current_name(name: str) -> str:
 
 
 def _current_losses(tensors: dict[str, Tensor], empty: Tensor) -> Tensor:
-    """The losses of an earlier version, taken out of its tensors, as those of the priors: each has its shrinkage's."""
+    """Losses of priors, from those of fixed shrinkages in an earlier version's tensors, which are taken out of them.
+
+    They are those of the shrinkage that was chosen, and larger the farther a prior's shrinkage is from it.
+    """
     earlier = [tensors.pop(name) for name in EARLIER_LOSSES if name in tensors]
     if not earlier:
         return empty
     losses = earlier[0].to(empty).reshape(len(EARLIER_SHRINKAGES), -1)
+    chosen = int(losses.amin(dim=1).argmin())
     counts = tensors[f"{ANCHOR}statistics.counts"]
     now = torch.tensor(shrinkages(int(counts.sum() - (counts > 0).sum())))
-    nearest = (now[:, None] - torch.tensor(EARLIER_SHRINKAGES)).abs().argmin(dim=1)
-    return losses[nearest].expand_as(empty)
+    distance = (now / EARLIER_SHRINKAGES[chosen]).log().abs()
+    return (losses[chosen] * (1 + distance[:, None])).expand_as(empty).to(empty)
 
 
 def check_backbone(settings: Settings, backbone: nn.Module | None) -> None:

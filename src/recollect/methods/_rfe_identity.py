@@ -111,7 +111,7 @@ class TaskIdentity(nn.Module):
         )
 
     def _read_first(self, x: Tensor, first: Callable[[Tensor], Tensor] | None) -> Tensor | None:
-        """Features of the network that never moves; None as long as they are today's."""
+        """Features of the network that never moves; None without it."""
         return None if first is None else at_least_single(first(x))
 
     def reader(self, dtype: torch.dtype | None) -> Evidence:

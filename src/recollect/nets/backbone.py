@@ -86,6 +86,8 @@ class Recipe(NamedTuple):
     """Training options that win over a stream's protocol."""
     omitted_at_default: tuple[str, ...] = ()
     """Options that a configuration names only if they differ from their default, as in earlier configurations."""
+    features: tuple[str, ...] = ()
+    """Values of its option `features`, the default first, from which a new model chooses; none if it has no such."""
 
 
 def backbones() -> dict[str, Recipe]:

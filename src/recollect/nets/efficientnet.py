@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -139,21 +139,22 @@ class EfficientNetLite(nn.Module):
         self.nonnegative = not self.reads_blocks
         if self.reads_blocks:
             self.feature_dim = sum(block.project_conv.out_channels for block in blocks)
-            return
-        self.feature_dim = LAST
-        self.conv_head = nn.Conv2d(channels, LAST, 1, bias=False)
-        self.bn1 = _norm(LAST)
+        else:
+            self.feature_dim = LAST
+            self.conv_head = nn.Conv2d(channels, LAST, 1, bias=False)
+            self.bn1 = _norm(LAST)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.resizes:
             x = F.interpolate(x, self.size, mode="bilinear", antialias=True)
         x = F.relu6(self.bn0(self.conv_stem(self.pad(x))), inplace=True)
-        outputs = []
-        for block in self.blocks:
-            x = block(x)
-            outputs.append(x)
         if self.reads_blocks:
-            return torch.cat([output.mean(dim=(2, 3)) for output in outputs], dim=1)
+            means = []
+            for block in self.blocks:
+                x = block(x)
+                means.append(x.mean(dim=(2, 3)))
+            return torch.cat(means, dim=1)
+        x = self.blocks(x)
         return F.relu6(self.bn1(self.conv_head(x)), inplace=True).mean(dim=(2, 3))
 
 
@@ -228,7 +229,6 @@ efficientnet_lite0 = _maker("efficientnet-lite0", f"Lite0, 3.4 million parameter
 efficientnet_lite1 = _maker("efficientnet-lite1", "Lite1, 4.1 million parameters, with ImageNet weights")
 efficientnet_lite2 = _maker("efficientnet-lite2", f"Lite2, 4.8 million parameters; {EXTRA}")
 BACKBONES = {
-    "efficientnet-lite0": Recipe(efficientnet_lite0, omitted_at_default=("features",)),
-    "efficientnet-lite1": Recipe(efficientnet_lite1, omitted_at_default=("features",)),
-    "efficientnet-lite2": Recipe(efficientnet_lite2, omitted_at_default=("features",)),
+    name: Recipe(make, omitted_at_default=("features",), features=get_args(Features))
+    for name, make in zip(VARIANTS, (efficientnet_lite0, efficientnet_lite1, efficientnet_lite2), strict=True)
 }

@@ -241,8 +241,10 @@ def _resolve(
             raise UserError(f"{twice} and {key} are the same option; give it once")
         values[option.section][option.name] = check(option, value)
     name = backbone or streams()[stream].protocol.backbone
-    for omitted in backbones()[name].omitted_at_default:
-        if values["backbone"][omitted] == options["backbone"][omitted].default:
+    recipe = backbones()[name]
+    defaults = options_of_function("backbone", recipe.make)
+    for omitted in recipe.omitted_at_default:
+        if values["backbone"][omitted] == defaults[omitted].default:
             del values["backbone"][omitted]
     try:
         return RunConfig(

@@ -82,7 +82,9 @@ def learn(
     from recollect.deploy.stages import LearnResult
     from recollect.engine import Runtime
     from recollect.errors import UserError
+    from recollect.nets import backbones
     from recollect.runs import parse
+    from recollect.runs.settings import options_of_function
 
     flags: dict[str, Any] = {
         "backbone": backbone,
@@ -118,10 +120,12 @@ def learn(
             result = learn_with(settings)
         except FixedSettingsError as error:
             made = store.load().settings
-            fixed = {**vars(made), **made.backbone_options}
+            defaults = options_of_function("backbone", backbones()[made.backbone].make)
+            fixed = {name: option.default for name, option in defaults.items()} | vars(made) | made.backbone_options
             changed = [name for name, value in (given | options).items() if fixed.get(name) != value]
             if changed:
-                listed = ", ".join(f"--{'mirror' if name == 'flip' else name.replace('_', '-')}" for name in changed)
+                names = {"flip": "mirror"} | {name: f"set {name}" for name in options}
+                listed = ", ".join(f"--{names.get(name, name).replace('_', '-')}" for name in changed)
                 is_fixed = "is fixed" if len(changed) == 1 else "are fixed"
                 raise UserError(f"{model} already exists; {listed} {is_fixed} when a model is created") from error
             result = learn_with(None)

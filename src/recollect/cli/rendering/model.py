@@ -71,7 +71,8 @@ def _num_passes(settings: Settings, *, is_first: bool) -> float:
     if settings.form == "gated":
         return settings.epochs * (FIRST_TASK_COST if is_first else LATER_TASK_COST)
     training = settings.epochs * (1 if is_first else 1 + READING_COST)  # with the previous network
-    statistics = RFEConfig().views * READING_COST * (1 if is_first else 3)  # with the previous and the first network
+    views = RFEConfig().views
+    statistics = READING_COST * (views if is_first else 2 * views + 1)  # of both networks, and one of the first
     return (1 - VALIDATION_SHARE) * (training + statistics)
 
 
@@ -95,6 +96,8 @@ def print_learned(console: Console, folder: Path, result: LearnResult) -> None:
         f"Learned {name} in {task.seconds:.0f} s.{accuracy} "
         f"[bold]{escape(str(folder))}[/] knows {known} and keeps no images."
     )
+    if len(model.tasks) == 1 and (features := model.settings.backbone_options.get("features")):
+        console.print(f"Features of the backbone: {features}.")
     if result.rejected is not None:
         console.print(
             f"Adapted to these images, the model classifies {result.rejected.unknown:.1f} % of the validation images "
