@@ -36,14 +36,7 @@ from recollect.deploy.learning import already_learned, identify_learn
 from recollect.deploy.model import FixedSettingsError, Model, Settings, lineage_of
 from recollect.deploy.recording import record_checks
 from recollect.deploy.stages import LearnPlan, LearnResult, choose_stages, complete_settings, learn_in_stages
-from recollect.deploy.versions import (
-    RESTORE,
-    FormatError,
-    list_versions,
-    load_version,
-    read_pointer,
-    write_pointer,
-)
+from recollect.deploy.versions import RESTORE, FormatError, list_versions, load_version, read_pointer, write_pointer
 from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
 from recollect.names import check_task_name, normalise
