@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pages.experiments import RESULTS, ROOT
-from pages.markdown import details, fill, table
+from pages.markdown import details, fill, require, table
 from recollect.report.collect import Experiment, Result, Variant, collect
 from recollect.report.query import mean_accuracy
 from recollect.report.stats import difference, spread
@@ -44,6 +44,23 @@ def page() -> str:
         runs += [_run(result) for result in results.values()]
     listing = details(f"{len(runs)} runs", table(["command", "commit"], runs, is_text=True))
     return fill("results-unknown.md", {"oracle": _oracle(), "tables": "\n\n".join(parts), "runs": listing})
+
+
+def readme_table() -> str:
+    """Methods with pretrained weights on CIFAR-10, by accuracy with the task unknown."""
+    rows = []
+    for experiment in collect(find_results([RESULTS / "unknown" / "pretrained-cifar10"]).values()):
+        for v in experiment.variants:
+            if v.method in ("rfe-plus", *RIVALS) and "identity" not in v.options and not v.options.get("adapt"):
+                require(len(v.seeds) == 3, f"three seeds of {v.label}")
+                accuracies = [v.values(evaluation, "average_accuracy") for evaluation in ("til", "cil")]
+                parameters = f"{v.results[0]['parameters']['inference'] / 1e6:.1f}"
+                layers = FEATURES[features_of(experiment)].removeprefix(", ")
+                rows.append((mean_accuracy(v, "cil"), [f"`{v.method}`", layers, *map(spread, accuracies), parameters]))
+    rows.sort(reverse=True)
+    require(rows[0][1][0] == "`rfe-plus`", "rfe-plus is the most accurate")
+    head = ["method", "features", "accuracy, task known", "accuracy, task unknown", "parameters (millions), inference"]
+    return table(head, [row for _, row in rows])
 
 
 def _table(experiment: Experiment) -> str:

@@ -39,14 +39,14 @@ def test_a_new_model_reads_the_layers_that_classify_its_first_images_better(
 
 
 def test_a_model_folder_records_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses = {"last": 2.0, "blocks": 1.0}
+    losses = {"last": 1.0, "blocks": 2.0}
     monkeypatch.setattr(features, "_held_out_loss", lambda settings, *_: losses[settings.backbone_options["features"]])
     store = ModelStore(tmp_path / "model")
     for task in ("may", "june"):
         images, names = digits(task)
         store.learn((images[:40], names[:40]), task, None if store.versions() else make().settings, device="cpu")
         losses = dict.fromkeys(losses, float("nan"))  # a model that exists chooses nothing
-        assert ContinualClassifier.load(store.folder, device="cpu").settings.backbone_options == {"features": "blocks"}
+        assert ContinualClassifier.load(store.folder, device="cpu").settings.backbone_options == {"features": "last"}
 
 
 def test_what_is_given_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,12 +61,22 @@ def test_what_is_given_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make(features="blocks").learn((images[:30], names[:30]), task="may").features(images[:2]).shape == (2, 1808)
 
 
-def test_one_class_leaves_the_default() -> None:
+def test_one_class_leaves_the_preferred_kind() -> None:
     images, names = digits("may")
     chosen = images[np.array(names) == "0"][:20]
     with pytest.warns(UserWarning, match="a single class"):
         model = make().learn((chosen, ["0"] * len(chosen)), task="may")
-    assert model.settings.backbone_options == {"features": "last"}
+    assert model.settings.backbone_options == {"features": "blocks"}
+
+
+def test_a_small_difference_is_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, names = digits("may")
+    data = read_labelled((images[:40], names[:40]), 32)
+    for last, chosen in ((1.0, "blocks"), (0.96, "blocks"), (0.94, "last"), (2.0, "blocks")):
+        losses = {"last": last, "blocks": 1.0}
+        monkeypatch.setattr(features, "_held_out_loss", lambda s, *_, of=losses: of[s.backbone_options["features"]])
+        settings = features.choose_features(make().settings, data, Runtime.choose("cpu", "fp32"))
+        assert settings.backbone_options == {"features": chosen}
 
 
 def test_validation_images_do_not_choose(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +91,7 @@ def test_validation_images_do_not_choose(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(features, "MAX_IMAGES", 1000)
     images, names = digits("may")
     model = make().learn((images[:40], names[:40]), task="may")
-    assert model.settings.backbone_options == {"features": "last"}  # the default, where losses are the same
+    assert model.settings.backbone_options == {"features": "blocks"}
     data = read_labelled((images[:40], names[:40]), 32)
     validation = set(validation_rows(data.labels, 0).tolist())
     expected = data.images[[row for row in range(40) if row not in validation]]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from recollect.core import Discriminant, folded
+from recollect.core import Discriminant, folded, held_out
 from recollect.deploy.data import Labelled
 from recollect.deploy.learning import split_images
 from recollect.deploy.model import Settings
@@ -21,13 +21,15 @@ from recollect.streams import Pixels
 
 MAX_IMAGES, MIN_PER_CLASS = 400, 10
 """About how many images decide, and how many of each class at least, if there are so many."""
+MARGIN = 0.05
+"""By how much the cross-entropy of another kind must be smaller than that of the preferred one: less is chance."""
 
 
 def choose_features(settings: Settings, data: Labelled, runtime: Runtime) -> Settings:
     """Settings with the option `features` of the backbone, if it offers a choice and the settings do not name it.
 
     A linear discriminant of each kind of features is made of training images, and their cross-entropies on every fifth
-    image of each class, held out, are compared. Where nothing is held out, the backbone's default stays.
+    image of each class, held out, are compared. Where they hardly differ, the backbone's preferred kind is taken.
     """
     kinds = backbones()[settings.backbone].features
     if not kinds or "features" in settings.backbone_options or not is_pretrained(settings):
@@ -37,12 +39,14 @@ def choose_features(settings: Settings, data: Labelled, runtime: Runtime) -> Set
     rows = torch.cat([(train.labels == label).nonzero()[:per_class, 0] for label in range(len(data.class_names))])
     images, labels = train.take(rows)
     candidates = [replace(settings, backbone_options=settings.backbone_options | {"features": kind}) for kind in kinds]
-    return min(candidates, key=lambda candidate: _held_out_loss(candidate, images, labels, runtime))
+    losses = [_held_out_loss(candidate, images, labels, runtime) for candidate in candidates]
+    best = losses.index(min(losses))
+    return candidates[best if losses[best] < losses[0] - MARGIN else 0]
 
 
 @torch.inference_mode()
 def _held_out_loss(settings: Settings, images: Tensor, labels: Tensor, runtime: Runtime) -> float:
-    """Summed over the images held out; 0 if there are none."""
+    """The mean over the images held out; 0 if there are none."""
     shape = (3, settings.image_size, settings.image_size)
     backbone = build_backbone(settings.backbone, settings.backbone_options, shape, Key(settings.seed))
     runtime.place(backbone)
@@ -51,4 +55,4 @@ def _held_out_loss(settings: Settings, images: Tensor, labels: Tensor, runtime: 
     discriminant = Discriminant(z.shape[1]).to(z.device)
     discriminant.grow(int(labels.max()) + 1)
     discriminant.choose(z, to_device(labels, z.device))
-    return float(discriminant.prior_losses.min())
+    return float(discriminant.prior_losses.min()) / max(1, int(held_out(labels).sum()))

@@ -87,7 +87,7 @@ class Recipe(NamedTuple):
     omitted_at_default: tuple[str, ...] = ()
     """Options that a configuration names only if they differ from their default, as in earlier configurations."""
     features: tuple[str, ...] = ()
-    """Values of its option `features`, the default first, from which a new model chooses; none if it has no such."""
+    """Values of its option `features` from which a new model chooses, the preferred first; none if it has no such."""
 
 
 def backbones() -> dict[str, Recipe]:
