@@ -111,6 +111,9 @@ def test_shrinkage_and_temperature_are_chosen_by_the_loss_of_images_that_were_he
     assert discriminant.shrinkage == pytest.approx(PRIORS[row] / (PRIORS[row] + 57))
     discriminant.add(z, y)
     assert discriminant.shrinkage == pytest.approx(PRIORS[row] / (PRIORS[row] + 117))  # less with more images
+    shrinkage = discriminant.shrinkage
+    discriminant.keep(torch.tensor([True, False, True]))
+    assert discriminant.shrinkage == shrinkage  # the covariance is still of all images
     discriminant.refresh()
     scores = discriminant(z)
     discriminant.refresh(4.0)

@@ -37,6 +37,7 @@ class Discriminant(nn.Module):
     bias: Tensor
     centre: Tensor
     prior_losses: Tensor
+    forgotten: Tensor
 
     def __init__(self, feature_dim: int, shrinkage: Shrinkage | Literal["held-out"] = "held-out") -> None:
         super().__init__()
@@ -47,6 +48,8 @@ class Discriminant(nn.Module):
         self.register_buffer("centre", torch.zeros(feature_dim))
         if shrinkage == "held-out":
             self.register_buffer("prior_losses", torch.zeros(len(PRIORS), len(TEMPERATURES)))  # summed over all tasks
+            # Degrees of freedom of dropped classes, of which the covariance still is.
+            self.register_buffer("forgotten", torch.zeros((), dtype=torch.int64))
 
     @property
     def shrinkage(self) -> Shrinkage:
@@ -55,7 +58,8 @@ class Discriminant(nn.Module):
             return self._shrinkage
         if not bool(self.prior_losses.any()):
             return "oas"
-        return shrinkages(self.statistics.degrees_of_freedom)[self._best // len(TEMPERATURES)]
+        num = self.statistics.degrees_of_freedom + int(self.forgotten)
+        return shrinkages(num)[self._best // len(TEMPERATURES)]
 
     @property
     def temperature(self) -> float:
@@ -74,7 +78,10 @@ class Discriminant(nn.Module):
 
     def keep(self, kept: Bool[Tensor, " classes"]) -> None:
         """Drop all other classes; W and b are made without them by the next `refresh`."""
+        before = self.statistics.degrees_of_freedom
         self.statistics.keep(kept)
+        if self._shrinkage == "held-out":
+            self.forgotten += before - self.statistics.degrees_of_freedom
         self.weight, self.bias = self.weight[kept], self.bias[kept]
 
     def add(self, z: Float[Tensor, "n d"], labels: Int[Tensor, " n"], views: int = 1) -> None:

@@ -72,7 +72,7 @@ def restore_learner(model: Model, runtime: Runtime, backbone: nn.Module | None =
     empty = learner.deployable_state().get(LOSSES)
     try:
         if empty is not None and LOSSES not in tensors:
-            tensors[LOSSES] = _current_losses(tensors, empty)
+            tensors |= {LOSSES: _current_losses(tensors, empty), f"{ANCHOR}forgotten": torch.tensor(0)}
         learner.load_deployable_state(tensors)
     except (RuntimeError, KeyError) as error:
         raise UserError(f"the model's weights do not fit its settings ({error})") from error
