@@ -55,10 +55,13 @@ def test_what_is_given_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(features, "_held_out_loss", refuse)
     images, names = digits("may")
-    for options in ({"features": "last"}, {"features": "blocks"}, {"weights": "none"}):
-        model = make(**options).learn((images[:30], names[:30]), task="may", adapt="weights" in options)
-        assert model.settings.backbone_options == options
-    assert make(features="blocks").learn((images[:30], names[:30]), task="may").features(images[:2]).shape == (2, 1808)
+    data = read_labelled((images[:30], names[:30]), 32)
+    others = [ContinualClassifier("convnet", **SMALL), make(weights="none")]
+    for model in (make(features="last"), make(features="blocks"), *others):
+        assert features.choose_features(model.settings, data, Runtime.choose("cpu", "fp32")) == model.settings
+    model = make(features="blocks").learn(data, task="may")
+    assert model.settings.backbone_options == {"features": "blocks"}
+    assert model.features(images[:2]).shape == (2, 1808)
 
 
 def test_one_class_leaves_the_preferred_kind() -> None:
