@@ -20,7 +20,7 @@ from recollect.nets.efficientnet import efficientnet_lite0
 from tests.deploy.support import digits
 from tests.support import StopAt, StopError
 
-LAST = {"features": "last"}  # as given: test_features.py is about the choice
+LAST = {"features": "last"}
 SETTINGS = Settings(backbone="efficientnet-lite0", backbone_options=LAST, image_size=32, epochs=1, batch_size=32)
 
 
@@ -129,3 +129,15 @@ def test_random_weights_must_be_trained_once(tmp_path: Path) -> None:
     assert learn(tmp_path / "model", settings=scratch).model.tasks[-1].adapted
     assert not learn(tmp_path / "model", "june", adapt=False).model.tasks[-1].adapted
     assert learn(tmp_path / "model", "july").model.tasks[-1].adapted
+
+
+def test_new_pretrained_models_read_all_blocks_unless_told_otherwise(tmp_path: Path) -> None:
+    last = replace(SETTINGS, backbone_options={"features": "last"})
+    scratch = replace(SETTINGS, backbone_options={"weights": "none"})
+    default = replace(SETTINGS, backbone_options={})
+    for settings, options in ((default, {"features": "blocks"}), (last, LAST), (scratch, {"weights": "none"})):
+        assert stages.complete_settings(settings, few("may")).backbone_options == options
+    learn(tmp_path / "model", settings=default)
+    model = ContinualClassifier.load(tmp_path / "model", device="cpu")
+    assert model.settings.backbone_options == {"features": "blocks"}
+    assert model.features(few("may")[0][:2]).shape == (2, 1808)

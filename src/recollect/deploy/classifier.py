@@ -34,7 +34,6 @@ from recollect.deploy.estimator import (
     next_task,
     parameters_of,
 )
-from recollect.deploy.features import choose_features
 from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.reader import Reader, check_backbone
 from recollect.deploy.stages import choose_stages, complete_settings, learn_in_stages
@@ -185,8 +184,6 @@ class ContinualClassifier:
         labelled = read_labelled(data, settings.image_size)
         runtime = Runtime.choose(self._device, settings.precision)
         stages = choose_stages(settings, adapt, minutes, self._module, is_first=self._model is None)
-        if self._model is None:
-            settings = choose_features(settings, labelled, Runtime.choose(self._device, "fp32"))
         with tempfile.TemporaryDirectory() as folder:
             checkpoints = Path(work or Path(folder) / "work")
             learned = learn_in_stages(

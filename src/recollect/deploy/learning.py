@@ -71,7 +71,7 @@ def learn_task(
     if len(data.images) < 2:
         raise UserError(f"a single image (of {data.class_names[0]!r}) is not enough to learn from; add more")
     warn_about(data, is_first=not past)
-    train, validation = split_images(data, settings.seed, len(past), sum(len(task.units) for task in past))
+    train, validation = _split(data, settings.seed, len(past), sum(len(task.units) for task in past))
     full_precision = replace(runtime, precision="fp32")  # as `predict` computes
     if model is None:
         learner = new_learner(settings, backbone, settings.patience, restored=False)
@@ -173,7 +173,7 @@ def _num_validation(num_images: int) -> int:
     return min(round(VALIDATION_SHARE * num_images), num_images - 1)
 
 
-def split_images(data: Labelled, seed: int, task: int = 0, first_unit: int = 0) -> tuple[Split, Split]:
+def _split(data: Labelled, seed: int, task: int, first_unit: int) -> tuple[Split, Split]:
     """Training and validation images, drawn per class; labels are indices of the classifier's units."""
     train, validation = [], []
     for label in range(len(data.class_names)):

@@ -18,6 +18,7 @@ from recollect.deploy.model import Accuracies, Model, Settings
 from recollect.deploy.reader import is_pretrained
 from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
+from recollect.nets import backbones
 
 IMAGE_SIZE, PRETRAINED_IMAGE_SIZE, PHOTO_SIZE = 64, 160, 224
 """From random weights; with pretrained ones (docs/backbones.md); for photos, near what these were trained with."""
@@ -71,7 +72,14 @@ def complete_settings(settings: Settings, data: Any, backbone: nn.Module | None 
         if pretrained:
             size = PHOTO_SIZE if typical_size(data) >= PHOTO_SIZE else PRETRAINED_IMAGE_SIZE
     form: Literal["gated", "affine"] = "affine" if pretrained else "gated"
-    return replace(settings, image_size=size, epochs=epochs or (PRETRAINED_EPOCHS if pretrained else EPOCHS), form=form)
+    options = {**backbones()[settings.backbone].for_pretrained_models, **settings.backbone_options}
+    return replace(
+        settings,
+        backbone_options=options if pretrained else settings.backbone_options,
+        image_size=size,
+        epochs=epochs or (PRETRAINED_EPOCHS if pretrained else EPOCHS),
+        form=form,
+    )
 
 
 def choose_stages(

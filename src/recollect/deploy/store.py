@@ -17,7 +17,6 @@ from torch import nn
 from recollect.deploy.checks import CheckReport, Gate, check_tasks
 from recollect.deploy.data import Progress, no_progress, read_labelled
 from recollect.deploy.editing import Edited, Forgotten, forget_classes, merge_classes, rename_class
-from recollect.deploy.features import choose_features
 from recollect.deploy.folder import lock_model
 from recollect.deploy.history import (
     find_holders,
@@ -143,8 +142,6 @@ class ModelStore:
             before = self._model_before() if is_saved else model
             stages = choose_stages(settings, adapt, minutes, backbone, is_first=before is None)
             data = read_labelled(images, settings.image_size, progress, strict=strict)
-            if model is None:
-                settings = choose_features(settings, data, Runtime.choose(device, "fp32"))
             frozen, adapted = (identify_learn(settings, before, data, task, backbone, adapt=on) for on in (False, True))
             if self._finish(adapted) or (not stages.adapted and self._finish(frozen)):
                 return LearnResult(self.load(), was_learned=True)

@@ -86,8 +86,8 @@ class Recipe(NamedTuple):
     """Training options that win over a stream's protocol."""
     omitted_at_default: tuple[str, ...] = ()
     """Options that a configuration names only if they differ from their default, as in earlier configurations."""
-    features: tuple[str, ...] = ()
-    """Values of its option `features` from which a new model chooses, the preferred first; none if it has no such."""
+    for_pretrained_models: Mapping[str, Any] = {}
+    """Options of new models of `recollect learn` that start from its pretrained weights, unless they are given."""
 
 
 def backbones() -> dict[str, Recipe]:

@@ -229,6 +229,6 @@ efficientnet_lite0 = _maker("efficientnet-lite0", f"Lite0, 3.4 million parameter
 efficientnet_lite1 = _maker("efficientnet-lite1", "Lite1, 4.1 million parameters, with ImageNet weights")
 efficientnet_lite2 = _maker("efficientnet-lite2", f"Lite2, 4.8 million parameters; {EXTRA}")
 BACKBONES = {
-    name: Recipe(make, omitted_at_default=("features",), features=("blocks", "last"))
+    name: Recipe(make, omitted_at_default=("features",), for_pretrained_models={"features": "blocks"})
     for name, make in zip(VARIANTS, (efficientnet_lite0, efficientnet_lite1, efficientnet_lite2), strict=True)
 }

@@ -96,8 +96,6 @@ def print_learned(console: Console, folder: Path, result: LearnResult) -> None:
         f"Learned {name} in {task.seconds:.0f} s.{accuracy} "
         f"[bold]{escape(str(folder))}[/] knows {known} and keeps no images."
     )
-    if len(model.tasks) == 1 and (features := model.settings.backbone_options.get("features")):
-        console.print(f"Features of the backbone: {features}.")
     if result.rejected is not None:
         console.print(
             f"Adapted to these images, the model classifies {result.rejected.unknown:.1f} % of the validation images "
