@@ -5,7 +5,7 @@ from __future__ import annotations
 from pages import claims, comparisons, costs, studies
 from pages.experiments import EXEMPLARS, ROOT, main_experiment
 from pages.markdown import fill, table
-from pages.unknown import readme_table
+from pages.unknown import readme_values
 from recollect.report.query import get_variant, mean_accuracy
 from recollect.report.stats import spread
 
@@ -45,5 +45,5 @@ def _readme_part() -> str:
     return fill("readme.md", {
         "train_per_class": str(stream["train_per_class"]), "width": str(backbone["width"]),
         "epochs": str(training["epochs"]), "num_seeds": str(num_seeds), "table": table(head, rows),
-        "pretrained": readme_table(),
+        **readme_values(),
     })  # fmt: skip

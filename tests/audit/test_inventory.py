@@ -10,7 +10,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from recollect.audit import take_inventory
+from recollect.audit.inventory import describe_tensor
 from recollect.errors import UserError
+from recollect.methods import methods
 from tests.audit.support import copied, newest, rewrite
 
 
@@ -76,3 +78,10 @@ def test_a_file_that_cannot_be_read_stops_the_audit(folders: Callable[[str], Pat
         take_inventory(folder)
     with pytest.raises(UserError, match="is not a folder"):
         take_inventory(tmp_path / "nowhere")
+
+
+def test_statistics_of_the_anchor_are_no_copy_of_the_network() -> None:
+    labels = methods()["rfe-plus"].contents
+    assert describe_tensor("identity.rule.anchor.statistics.means", labels) == "class means and covariances"
+    assert describe_tensor("identity.first.module.conv.weight", labels) == "frozen copy of the network"
+    assert describe_tensor("rfe.anchor.module.conv.weight", labels) == "frozen copy of the network"

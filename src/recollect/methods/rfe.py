@@ -270,12 +270,12 @@ class RFELearner(Learner[RFEConfig]):
 
 def _row(config: RFEConfig, about: str, order: int, colour: str, marker: str, cost: float = 1.4) -> Method:
     contents = {
+        "rule": "class means and covariances",
         "past": "memory of RFE",
         "retrospectors": "retrospector",
         "auxiliaries": "auxiliary network",
         "adapter": "adapter of the second stage",
         **dict.fromkeys(("anchor", "recent", "before", "first"), "frozen copy of the network"),
-        "identity": "class means and covariances",
     }
     return Method(RFELearner, config, about, cost, 2, contents, colour, order, marker)
 
