@@ -124,8 +124,8 @@ def learn(
             fixed = {name: option.default for name, option in defaults.items()} | vars(made) | made.backbone_options
             changed = [name for name, value in (given | options).items() if fixed.get(name) != value]
             if changed:
-                names = {"flip": "mirror"} | {name: f"set {name}" for name in options}
-                listed = ", ".join(f"--{names.get(name, name).replace('_', '-')}" for name in changed)
+                names = {"flip": "--mirror"} | {name: f"--set {name}" for name in options}
+                listed = ", ".join(names.get(name, f"--{name.replace('_', '-')}") for name in changed)
                 is_fixed = "is fixed" if len(changed) == 1 else "are fixed"
                 raise UserError(f"{model} already exists; {listed} {is_fixed} when a model is created") from error
             result = learn_with(None)
