@@ -106,6 +106,25 @@ def test_ranpac_chooses_a_large_ridge_for_labels_without_meaning() -> None:
     assert noise > 1e2 * signal
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.3, 3.0])
+def test_ranpac_chooses_the_ridge_of_least_error_of_all(noise: float) -> None:
+    learner = make_learner("ranpac", STREAM, random_dim=20)
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(60) % 6
+    h = torch.eye(6)[y].repeat(1, 4)[:, :20] + noise * torch.randn(60, 20, generator=generator)
+    learner.grow(6)
+    chosen = learner._choose_ridge(h, torch.eye(6)[y])
+    rows, onehot = h.double().numpy(), np.eye(6)[y]
+    held = np.arange(60) // 6 % 5 == 4  # every fifth of each class
+    ridges = 10.0 ** np.arange(-8, 10)
+    gram, sums = rows[~held].T @ rows[~held], rows[~held].T @ onehot[~held]
+    errors = [
+        np.square(rows[held] @ np.linalg.solve(gram + ridge * np.eye(20), sums) - onehot[held]).mean()
+        for ridge in ridges
+    ]
+    assert errors[int(np.argmin(abs(ridges - chosen)))] == pytest.approx(min(errors), rel=1e-6)
+
+
 def test_fecam_is_the_distance_under_each_classes_correlations() -> None:
     _, z, y, test, scores = learn("fecam")
     z, test = np.sqrt(z), np.sqrt(test)
