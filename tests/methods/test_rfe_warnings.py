@@ -69,3 +69,13 @@ def test_one_batch_of_images_from_all_classes_is_read(monkeypatch: pytest.Monkey
     caught_by_training(stream)
     assert len(positions) == 1
     assert stream.tasks[1].train.labels[positions[0]].unique().tolist() == [2, 3, 4, 5]
+
+
+def test_an_error_that_does_not_matter_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = make_stream(
+        (2, 1)
+    )  # one class: its softmax is always 1, so nothing moves, and any error is more than none
+    options = {"retrospect_epochs": 60, "retrospect_learning_rate": 0.01, "alpha": 1.0}
+    assert caught_by_training(stream, **options)[0] == []
+    monkeypatch.setattr(_rfe_warnings, "MIN_HARM", 0.0)
+    assert len(caught_by_training(stream, **options)[0]) == 1

@@ -13,6 +13,8 @@ from recollect.nets import Network
 from recollect.streams import TaskData, TaskInfo
 
 MAX_IMAGES = 256  # enough to compare two errors
+MIN_HARM = 0.01
+"""Of the features' mean square, by which the error must grow: a task of one class moves nothing, so any error would."""
 
 
 def warn_about_averaging(sizes: list[int], task: TaskInfo) -> None:
@@ -39,7 +41,7 @@ def warn_about_retrospector(config: RFEConfig, rfe: RFE, network: Network, task:
     f, then = at_least_single(network.backbone(x)), at_least_single(rfe.anchor(x))
     estimate = at_least_single(rfe.chain.hop(rfe.chain.num_hops - 1, f, x))
     with_it, without_it = float(feature_estimation(estimate, then)), float(feature_estimation(f, then))
-    if with_it > without_it:
+    if with_it - without_it > MIN_HARM * float(then.square().mean()):
         remedy = (
             "epochs or another learning_rate"
             if config.end_to_end
