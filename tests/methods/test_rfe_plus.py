@@ -19,7 +19,7 @@ def pretrained() -> nn.Module:
     return backbone
 
 
-@pytest.mark.parametrize("method", ["rfe-plus", "fsa", "ldc"])
+@pytest.mark.parametrize("method", ["rfe-plus", "fsa", "ldc", "joint"])
 def test_norms_keep_their_statistics_with_pretrained_weights(method: str) -> None:
     stream, backbone = make_stream((2, 2)), pretrained()
     norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
@@ -55,6 +55,20 @@ def test_new_heads_start_as_discriminants_of_pretrained_features(method: str) ->
         logits = learner.network(stream.pixels.normalise(images))
     assert (logits.argmax(1) == labels).float().mean() > 0.8
     assert nn.functional.cross_entropy(logits, labels) < 0.9 * torch.tensor(3.0).log()
+
+
+def test_joint_training_starts_as_one_discriminant_of_all_pretrained_features() -> None:
+    stream = make_stream((3, 2), per_class=30)
+    learner = make_learner("joint", stream, backbone=pretrained())
+    for task in stream.tasks:
+        learner.begin_task(task.info)
+    for task in stream.tasks:
+        learner.eval().prepare_task(task.info, TaskData(task.train, stream.pixels, torch.device("cpu"), 16, Key(0)))
+    takes = [task.train.take(torch.arange(len(task.train))) for task in stream.tasks]
+    images, labels = (torch.cat(parts) for parts in zip(*takes, strict=True))
+    with torch.no_grad():
+        logits = learner.network(stream.pixels.normalise(images))
+    assert (logits.argmax(1) == labels).float().mean() > 0.8  # over the classes of both tasks
 
 
 def test_the_second_network_is_counted_and_without_it_rfe_plus_is_hardly_larger_than_rfe() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -49,10 +49,6 @@ class StatisticsLearner(Learner[Config], ABC):
     starts as the discriminant of the features, and BatchNorm keeps its statistics.
     """
 
-    def __init__(self, network: Network, config: Config, setup: Setup) -> None:
-        super().__init__(network, config, setup)
-        self.is_pretrained = getattr(network.backbone, "normalisation", None) is not None
-
     def begin_task(self, task: TaskInfo) -> None:
         super().begin_task(task)
         if self.network.fixed_heads:
@@ -86,15 +82,15 @@ class StatisticsLearner(Learner[Config], ABC):
 
     @torch.no_grad()
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
-        if self.is_pretrained and self.is_trained_on(task) and task.units is None:  # else classes have units already
-            read = folded(self.network.backbone, self.setup.image_shape)
-            f = torch.cat([at_least_single(read(batch.x)) for batch in data.batches()])
-            start_head(self.network.heads[task.index], f, data.labels - self.network.units(task.index).start)
+        has_new_units = task.units is None
+        if self.network.is_pretrained and self.is_trained_on(task) and has_new_units:
+            f = read_features(self.network.backbone, self.setup, data)
+            start_heads([self.network.heads[task.index]], f, data.labels - self.network.units(task.index).start)
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
         if self.is_trained_on(task):
             phase = self.classifier_phase(task, self.step, "task")
-            yield replace(phase, training=phase.training[1:]) if self.is_pretrained else phase
+            yield replace(phase, training=phase.training[1:]) if self.network.is_pretrained else phase
 
     def step(self, batch: Batch, update: Update) -> None:
         update(self.network.cross_entropy(self.network(batch.x), batch.y, "task"))
@@ -189,18 +185,26 @@ class SharedGaussians(StatisticsLearner[Shrunk], ABC):
 
 
 @torch.no_grad()
-def start_head(head: nn.Module, f: Tensor, labels: Tensor, shrinkage: float = HEAD_SHRINKAGE) -> None:
-    """Make a head the discriminant of features f, as confident as a fifth of them, held out, allows."""
-    num_classes = len(head.get_parameter("bias"))
+@torch.no_grad()
+def read_features(backbone: nn.Module, setup: Setup, data: TaskData) -> Tensor:
+    """Features of a task's images as they are."""
+    read = folded(backbone, setup.image_shape)
+    return torch.cat([at_least_single(read(batch.x)) for batch in data.batches()])
+
+
+def start_heads(heads: Sequence[nn.Module], f: Tensor, labels: Tensor, shrinkage: float = HEAD_SHRINKAGE) -> None:
+    """Make heads, side by side, the discriminant of features f, as confident as a fifth of them, held out, allows."""
+    sizes = [len(head.get_parameter("bias")) for head in heads]
     held = held_out(labels)
     temperature = TEMPERATURES[-1]
     if bool(held.any()) and not bool(held.all()):
-        scores = _fit(f[~held], labels[~held], num_classes, shrinkage)(f[held])
+        scores = _fit(f[~held], labels[~held], sum(sizes), shrinkage)(f[held])
         losses = [F.cross_entropy(scores / t, labels[held]) for t in TEMPERATURES]
         temperature = TEMPERATURES[int(torch.stack(losses).argmin())]
-    whole = _fit(f, labels, num_classes, shrinkage)
+    whole = _fit(f, labels, sum(sizes), shrinkage)
     bias = whole.bias - whole.weight @ whole.centre
-    head.load_state_dict({"weight": whole.weight / temperature, "bias": bias / temperature})
+    for head, rows, shifts in zip(heads, whole.weight.split(sizes), bias.split(sizes), strict=True):
+        head.load_state_dict({"weight": rows / temperature, "bias": shifts / temperature})
 
 
 def _fit(f: Tensor, labels: Tensor, num_classes: int, shrinkage: float) -> Discriminant:

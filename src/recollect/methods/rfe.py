@@ -20,7 +20,7 @@ from recollect.core import RFE, feature_estimation, folded, fused, fused_heads
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.device import at_least_single
 from recollect.errors import UserError
-from recollect.methods._discriminant import start_head
+from recollect.methods._discriminant import read_features, start_heads
 from recollect.methods._rfe_config import RFEConfig
 from recollect.methods._rfe_identity import Evidence, TaskIdentity
 from recollect.methods._rfe_memory import Recall, RFEMemory
@@ -56,8 +56,7 @@ class RFELearner(Learner[RFEConfig]):
             raise UserError(
                 f"RFE needs images of at least {POOLED_SIZE} pixels, got {setup.image_shape[1:]}; enlarge them"
             )
-        is_pretrained = getattr(network.backbone, "normalisation", None) is not None
-        self.is_gentle = config.gentle == "always" or (config.gentle == "pretrained" and is_pretrained)
+        self.is_gentle = config.gentle == "always" or (config.gentle == "pretrained" and network.is_pretrained)
         self.rfe = RFE(
             network.feature_dim,
             in_channels=setup.image_shape[0],
@@ -92,15 +91,12 @@ class RFELearner(Learner[RFEConfig]):
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
         """Start the new head as the discriminant of the features that it will be trained on."""
         if self.is_gentle and self.adapts:
-            start_head(self.network.heads[task.index], *self._read(task, data), self.config.shrinkage)
+            start_heads([self.network.heads[task.index]], *self._read(task, data), self.config.shrinkage)
 
     def _read(self, task: TaskInfo, data: TaskData) -> tuple[Tensor, Tensor]:
         """Features of a task's images, and labels within the task."""
-        return self._features(self.network.backbone, data), data.labels - self.network.units(task.index).start
-
-    def _features(self, backbone: torch.nn.Module, data: TaskData) -> Tensor:
-        read = folded(backbone, self.setup.image_shape)
-        return torch.cat([at_least_single(read(batch.x)) for batch in data.batches()])
+        f = read_features(self.network.backbone, self.setup, data)
+        return f, data.labels - self.network.units(task.index).start
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
         if not self.adapts:
@@ -189,7 +185,8 @@ class RFELearner(Learner[RFEConfig]):
         backbone = self.network.backbone
         if self.adapts:
             if self.config.form == "affine" and self.rfe.anchor is not None:
-                self.rfe.fit_affine(self._features(backbone, data), self._features(self.rfe.anchor.module, data))
+                teacher = self.rfe.anchor.module
+                self.rfe.fit_affine(*(read_features(part, self.setup, data) for part in (backbone, teacher)))
             warn_about_retrospector(self.config, self.rfe, self.network, task, data)
         if self.past is not None:
             self.past.write(task.index, data, backbone, self.rfe)
@@ -197,7 +194,7 @@ class RFELearner(Learner[RFEConfig]):
         lesson = self.identity.end_task(task, first_unit, data, backbone, self.rfe.chain, views if self.adapts else 1)
         if not self.adapts:
             f, labels = (lesson.now.f, lesson.labels) if lesson else self._read(task, data)
-            start_head(self.network.heads[task.index], f, labels, self.config.shrinkage)
+            start_heads([self.network.heads[task.index]], f, labels, self.config.shrinkage)
 
     def add_images(self, data: TaskData) -> Tensor:
         """Count further images of the newest task in the statistics; nothing is trained. Returns their features."""

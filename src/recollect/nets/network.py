@@ -36,6 +36,11 @@ class Network(nn.Module):
         for num_classes in self.fixed_heads:
             self._add_head(num_classes)
 
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether the backbone came with weights, which say how images are normalised."""
+        return getattr(self.backbone, "normalisation", None) is not None
+
     def learnable(self) -> list[nn.Parameter]:
         """The backbone's parameters but for those that its maker froze."""
         return [parameter for name, parameter in self.backbone.named_parameters() if name not in self._frozen]
