@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from recollect.methods._discriminant import start_heads
 from recollect.nets.convnet import ConvNet
 from recollect.rng import Key
 from recollect.streams import TaskData
@@ -25,7 +26,8 @@ def test_norms_keep_their_statistics_with_pretrained_weights(method: str) -> Non
     norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
     before = [norm.running_mean.clone() for norm in norms]  # type: ignore[union-attr]
     weight = next(backbone.parameters()).detach().clone()
-    learner = make_learner(method, stream, backbone=backbone, epochs=2)
+    options = {"gentle": "pretrained"} if method == "joint" else {}
+    learner = make_learner(method, stream, backbone=backbone, epochs=2, **options)
     teach(learner, stream)
     assert all(torch.equal(norm.running_mean, old) for norm, old in zip(norms, before, strict=True))  # type: ignore[arg-type]
     assert not torch.equal(next(backbone.parameters()), weight)
@@ -59,7 +61,7 @@ def test_new_heads_start_as_discriminants_of_pretrained_features(method: str) ->
 
 def test_joint_training_starts_as_one_discriminant_of_all_pretrained_features() -> None:
     stream = make_stream((3, 2), per_class=30)
-    learner = make_learner("joint", stream, backbone=pretrained())
+    learner = make_learner("joint", stream, backbone=pretrained(), gentle="pretrained")
     for task in stream.tasks:
         learner.begin_task(task.info)
     for task in stream.tasks:
@@ -69,6 +71,28 @@ def test_joint_training_starts_as_one_discriminant_of_all_pretrained_features() 
     with torch.no_grad():
         logits = learner.network(stream.pixels.normalise(images))
     assert (logits.argmax(1) == labels).float().mean() > 0.8  # over the classes of both tasks
+
+
+def test_joint_training_leaves_a_pretrained_start_alone_unless_asked() -> None:
+    stream = make_stream((3, 2))
+    task = stream.tasks[0]
+    learner = make_learner("joint", stream, backbone=pretrained())
+    learner.begin_task(task.info)
+    before = learner.network.heads[0].weight.clone()
+    learner.prepare_task(task.info, TaskData(task.train, stream.pixels, torch.device("cpu"), 16, Key(0)))
+    assert torch.equal(learner.network.heads[0].weight, before)
+    (phase,) = learner.phases(task.info)
+    assert learner.network.backbone in phase.training
+
+
+def test_heads_start_the_same_under_autocast() -> None:
+    generator = torch.Generator().manual_seed(0)
+    f, labels = 5 + torch.randn(40, 8, generator=generator), torch.arange(40) % 4
+    heads = [nn.Linear(8, 4), nn.Linear(8, 4)]
+    start_heads([heads[0]], f, labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        start_heads([heads[1]], f, labels)
+    assert torch.equal(heads[0].bias, heads[1].bias)
 
 
 def test_the_second_network_is_counted_and_without_it_rfe_plus_is_hardly_larger_than_rfe() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -82,15 +82,14 @@ class StatisticsLearner(Learner[Config], ABC):
 
     @torch.no_grad()
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
-        has_new_units = task.units is None
-        if self.network.is_pretrained and self.is_trained_on(task) and has_new_units:
+        may_have_returned = task.units is not None  # a class that has its unit, and so a row in another task's head
+        if self.network.is_pretrained and self.is_trained_on(task) and not may_have_returned:
             f = read_features(self.network.backbone, self.setup, data)
             start_heads([self.network.heads[task.index]], f, data.labels - self.network.units(task.index).start)
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
         if self.is_trained_on(task):
-            phase = self.classifier_phase(task, self.step, "task")
-            yield replace(phase, training=phase.training[1:]) if self.network.is_pretrained else phase
+            yield self.classifier_phase(task, self.step, "task", trains_norms=not self.network.is_pretrained)
 
     def step(self, batch: Batch, update: Update) -> None:
         update(self.network.cross_entropy(self.network(batch.x), batch.y, "task"))
@@ -185,15 +184,20 @@ class SharedGaussians(StatisticsLearner[Shrunk], ABC):
 
 
 @torch.no_grad()
-@torch.no_grad()
 def read_features(backbone: nn.Module, setup: Setup, data: TaskData) -> Tensor:
     """Features of a task's images as they are."""
     read = folded(backbone, setup.image_shape)
     return torch.cat([at_least_single(read(batch.x)) for batch in data.batches()])
 
 
+@torch.no_grad()
 def start_heads(heads: Sequence[nn.Module], f: Tensor, labels: Tensor, shrinkage: float = HEAD_SHRINKAGE) -> None:
     """Make heads, side by side, the discriminant of features f, as confident as a fifth of them, held out, allows."""
+    with torch.autocast(f.device.type, enabled=False):
+        _start_heads(heads, f, labels, shrinkage)
+
+
+def _start_heads(heads: Sequence[nn.Module], f: Tensor, labels: Tensor, shrinkage: float) -> None:
     sizes = [len(head.get_parameter("bias")) for head in heads]
     held = held_out(labels)
     temperature = TEMPERATURES[-1]

@@ -14,7 +14,8 @@ from recollect.streams import TaskData, TaskInfo
 
 MAX_IMAGES = 256  # enough to compare two errors
 MIN_HARM = 0.01
-"""Of the features' mean square, by which the error must grow: a task of one class moves nothing, so any error would."""
+"""The error must be larger by this share of the features' mean square. A task of one class moves nothing, and there any
+error is larger."""
 
 
 def warn_about_averaging(sizes: list[int], task: TaskInfo) -> None:

@@ -218,8 +218,13 @@ class Learner(nn.Module, ABC, Generic[Config]):
             del rest[name]
         self.load_state_dict({**rest, **state})
 
-    def classifier_phase(self, task: TaskInfo, step: Callable[[Batch, Update], None], units: Units) -> Phase:
-        """The usual phase: train the backbone and the heads that `units` says; watch the cross-entropy."""
+    def classifier_phase(
+        self, task: TaskInfo, step: Callable[[Batch, Update], None], units: Units, *, trains_norms: bool = True
+    ) -> Phase:
+        """The usual phase: train the backbone and the heads that `units` says; watch the cross-entropy.
+
+        Unless it `trains_norms`, the backbone is in evaluation mode, so that BatchNorm keeps its statistics.
+        """
         network = self.network
         if units == "task" and not self.together:
             heads = network.heads_of(task.index)
@@ -232,7 +237,8 @@ class Learner(nn.Module, ABC, Generic[Config]):
             return Validation({"classifier": ce}, num_correct(logits[:, network.seen()], batch.y))
 
         groups = {"classifier": [*network.learnable(), *heads.parameters()]}
-        return Phase("fit", groups, step, validate, self.setup.schedule, [network.backbone, heads])
+        awake = [network.backbone, heads] if trains_norms else [heads]
+        return Phase("fit", groups, step, validate, self.setup.schedule, awake)
 
 
 def num_correct(scores: Tensor, y: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class RunConfig:
         """Plain values, with the hash of all of them except the path of the method's file, which may move."""
         plain = {
             "stream": {"name": self.stream, **_plain(self.stream_options)},
-            "method": {"name": self.method, **dataclasses.asdict(self.method_options)},
+            "method": {"name": self.method, **_plain(self.method_options)},
             "backbone": {"name": self.backbone, **self.backbone_options},
             "training": _plain(self.training),
             "seed": self.seed,
@@ -136,7 +136,7 @@ class RunConfig:
         return config
 
 
-def _plain(options: StreamOptions | Training) -> dict[str, Any]:
+def _plain(options: Any) -> dict[str, Any]:
     """Options as plain values, without those that are left out at their default."""
     left_out = {
         field.name
