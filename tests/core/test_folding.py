@@ -93,6 +93,12 @@ def test_an_error_inside_a_module_is_raised() -> None:
         folded(nn.Sequential(nn.Flatten(), nn.Linear(7, 5)), (3, 2, 2))
 
 
+def test_a_network_is_folded_under_autocast_too() -> None:
+    module = worn(ResNet18(3, 4)).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert num_norms(folded(module, (3, 32, 32))) == 0
+
+
 def test_a_linear_layer_is_folded() -> None:
     module = worn(nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.BatchNorm1d(5), nn.ReLU()))
     copy = folded(module, (3, 2, 2))
