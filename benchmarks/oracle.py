@@ -3,7 +3,7 @@
 The rule stores Gaussians of old classes and carries them along with the features. Here they are measured again with
 today's network, on training images that the method no longer has.
 
-python benchmarks/oracle.py RUN_FOLDER... --data-root DATA     adds to results/oracle.json
+python benchmarks/oracle.py RUN_FOLDER... --data-root DATA     adds to results/oracle.json, in place of earlier rows
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def measure(folder: Path, data_root: Path | None) -> dict[str, Any]:
     return {
         "stream": config.stream, "method": config.method, "identity": config.method_options.identity,
         "seed": config.seed, "tasks": len(loaded.stream.tasks), "stored": stored, "true": _accuracies(loaded, runtime),
-        "commit": code_version(),
+        "backbone": config.backbone, "hash": config.hash, "commit": code_version(),
     }  # fmt: skip
 
 
@@ -69,6 +69,7 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     rows = json.loads(RAW.read_text(encoding="utf-8"))["rows"] if RAW.exists() else []
     for folder in arguments.folders:
-        rows.append(measure(folder, arguments.data_root))
-        print(rows[-1], flush=True)
+        row = measure(folder, arguments.data_root)
+        rows = [*(earlier for earlier in rows if earlier["hash"] != row["hash"]), row]
+        print(row, flush=True)
         write_json(RAW, {"rows": rows})

@@ -1,7 +1,7 @@
 """How fast is it? Writes results/bench.json and docs/speed.md; `make bench` runs it (about ten minutes on two cores).
 
     python benchmarks/speed.py run [--data-root DATA]    measure; with DATA also the memory that Tiny ImageNet needs
-    python benchmarks/speed.py quick NAME                the tables alone, fp32, in five minutes; results/bench-NAME.json
+    python benchmarks/speed.py quick NAME                four methods and inference in five minutes; results/bench-NAME.json
     python benchmarks/speed.py memory --data-root DATA   that memory alone, added to the existing measurements
     python benchmarks/speed.py page                      docs/speed.md from results/bench.json
 
@@ -49,7 +49,7 @@ def measure(data_root: str | None) -> dict[str, Any]:
 
 
 def measure_quickly() -> dict[str, Any]:
-    """Training and inference in single precision, with few rounds."""
+    """Training of a few methods, and inference in single precision, with few rounds."""
     from measuring.inference import measure_inference
     from measuring.system import describe_machine
     from measuring.training import measure_training
@@ -60,7 +60,7 @@ def measure_quickly() -> dict[str, Any]:
     return {
         "machine": describe_machine() | {"capability": torch.backends.cpu.get_cpu_capability()},
         "commit": code_version(),
-        "training": measure_training(num_rounds=3),
+        "training": measure_training(("finetune", "er", "derpp"), ("rfe",), num_rounds=3),
         "inference": measure_inference(("fp32",), share=0.25),
     }
 

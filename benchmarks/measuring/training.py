@@ -6,6 +6,7 @@ U has ResNet-18 at full width, 32x32, batch 32, Adam, fp32, tensors in memory, n
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -18,12 +19,13 @@ from recollect.engine import Observer, Runtime, Training
 from recollect.engine.fit import Fit
 from recollect.methods import Learner, Phase, Schedule, build_learner, methods
 from recollect.nets.resnet import ResNet18
-from recollect.report.speed import MEMORY, STAGE_2, speed_ratios
+from recollect.report.speed import MEMORY, STAGE_2, STAGED, speed_ratios
 from recollect.rng import Key
 from recollect.streams import Split, Stream, TaskData, TaskInfo, stream_from_tensors
 
 BATCH, STEPS, ROUNDS = 32, 4, 7
 TASK_NUMBERS = (2, 5, 10, 20)
+PLAIN = ("finetune", "er", "derpp", "er-ace", "agem", "er-mkd", "tamil", "cls-er")
 
 
 def bare_loop() -> Work:
@@ -104,11 +106,12 @@ class Bench:
         return work
 
 
-def measure_training(num_rounds: int = ROUNDS) -> dict[str, Any]:
-    """Images per second of every row, over U's."""
-    plain = ["finetune", "er", "derpp", "er-ace", "agem", "er-mkd", "tamil", "cls-er"]
+def measure_training(
+    plain: Sequence[str] = PLAIN, staged: Sequence[str] = STAGED, num_rounds: int = ROUNDS
+) -> dict[str, Any]:
+    """Images per second of methods with one stage and with two, over U's."""
     works = {name: Bench(name).work() for name in plain}
-    for name in ("rfe", "rfe-p", "rfe-b"):
+    for name in staged:
         works[f"{name}, stage 1"] = Bench(name).work()
         for part, epochs in STAGE_2.items():
             works[f"{name}, {part}"] = Bench(name, views=1).work("retrospect", epochs)
