@@ -1,9 +1,9 @@
-"""docs/speed.md, from results/bench.json, results/serving.json and results/views/."""
+"""docs/speed.md, from results/bench.json, results/serving.json, results/many-images.json and results/views/."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -55,7 +55,7 @@ def page(bench: Mapping[str, Any]) -> str:
     }
     others = [_other_processor(path) for path in sorted(RESULTS.glob("bench-*.json"))]
     values["other_processors"] = "\n\n".join(others) or "Not measured yet."
-    return fill("speed.md", values | _chain_growth(bench["chain_growth"]) | _serving() | _accuracy())
+    return fill("speed.md", values | _chain_growth(bench["chain_growth"]) | _serving() | _many_images() | _accuracy())
 
 
 def _other_processor(path: Path) -> str:
@@ -66,13 +66,14 @@ def _other_processor(path: Path) -> str:
         f"{machine['processor']}, torch's kernels for {machine['capability']}, {machine['threads']} threads, fp32, "
         f"commit `{bench['commit'][:10]}` (`python benchmarks/speed.py quick {path.stem.removeprefix('bench-')}`)."
     )
-    return "\n\n".join([about, _training_table(bench["training"]), _inference_table(bench["inference"])])
+    measured = [name for name in TRAINING_TARGETS if name in bench["training"]["ratio"]]  # some of them
+    return "\n\n".join([about, _training_table(bench["training"], measured), _inference_table(bench["inference"])])
 
 
-def _training_table(training: Mapping[str, Any]) -> str:
+def _training_table(training: Mapping[str, Any], names: Iterable[str] = TRAINING_TARGETS) -> str:
     rows = []
-    for name, (authors, target) in TRAINING_TARGETS.items():
-        ratio = training["ratio"][name]
+    for name in names:
+        (authors, target), ratio = TRAINING_TARGETS[name], training["ratio"][name]
         span = f"{ratio['low']:.2f}-{ratio['high']:.2f}"
         verdict = _verdict(ratio["median"] >= target)
         rows.append([name, authors, f"≥ {target:g}", f"**{ratio['median']:.2f}**", span, verdict])
@@ -142,6 +143,25 @@ def _serving() -> dict[str, str]:
         "onnx_sizes": ", ".join(f"{model['megabytes']:.0f} MB for {name}" for name, model in models),
         "serving_table": table(head, rows),
         "command_table": table(["", "model folder, s", "exported file, s"], commands),
+    }
+
+
+def _many_images() -> dict[str, str]:
+    """A quick learn of very many images, measured by benchmarks/many_images.py."""
+    measured = load_json("many-images.json")
+    few, many = measured["few"], measured["many"]
+    growth = (many["peak_megabytes"] - few["peak_megabytes"]) * 2**20 / (many["images"] - few["images"])
+    rows = [
+        [f"{row['images']:,}", f"{row['seconds'] / 60:.1f}", f"{row['peak_megabytes'] * 2**20 / 1e9:.2f}"]
+        for row in (few, many)
+    ]
+    return {
+        "many_images": f"{many['images']:,}",
+        "many_size": str(many["image_size"]),
+        "many_kilobytes": f"{growth / 1000:.0f}",
+        "many_pixels": f"{3 * many['image_size'] ** 2 / 1000:.0f}",
+        "many_commit": many["commit"][:10],
+        "many_table": table(["images", "minutes", "anonymous memory, GB"], rows),
     }
 
 
