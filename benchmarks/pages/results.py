@@ -11,7 +11,7 @@ from recollect.report.stats import spread
 
 PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
 BEGIN, END = "<!-- results: made by `make results` -->", "<!-- end of results -->"
-README_METHODS = {"joint": 0, "rfe-plus": 0, "rfe-p": EXEMPLARS, "rfe-b": EXEMPLARS, "rfe": 0, "er-mkd": EXEMPLARS, "derpp": EXEMPLARS,
+README_METHODS = {"joint": 0, "rfe-plus": 0, "rfe-p": EXEMPLARS, "rfe": 0, "er-mkd": EXEMPLARS, "derpp": EXEMPLARS,
                   "tamil": EXEMPLARS, "er": EXEMPLARS, "lwf": 0, "finetune": 0}  # fmt: skip
 METRICS = (("til", "average_accuracy"), ("til", "forgetting"), ("cil", "average_accuracy"))
 
