@@ -72,9 +72,7 @@ def test_one_batch_of_images_from_all_classes_is_read(monkeypatch: pytest.Monkey
 
 
 def test_an_error_that_does_not_matter_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = make_stream(
-        (2, 1)
-    )  # one class: its softmax is always 1, so nothing moves, and any error is more than none
+    stream = make_stream((2, 1))  # the softmax of one class is always 1, so nothing moves
     options = {"retrospect_epochs": 60, "retrospect_learning_rate": 0.01, "alpha": 1.0}
     assert caught_by_training(stream, **options)[0] == []
     monkeypatch.setattr(_rfe_warnings, "MIN_HARM", 0.0)
