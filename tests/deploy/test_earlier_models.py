@@ -12,7 +12,7 @@ import torch
 
 from recollect import ContinualClassifier
 from recollect.core.discriminant import shrinkages
-from recollect.deploy import ModelStore, reader
+from recollect.deploy import ModelStore, reader, stages
 from recollect.deploy.model import Settings
 from recollect.errors import UserError
 from recollect.storage import seal
@@ -64,8 +64,9 @@ def chosen_at(row: int, *temperatures: int) -> torch.Tensor:
     ids=["chose no shrinkage", "chose no temperature", "chose a shrinkage, whatever the number of images"],
 )
 def test_a_model_from_before_priors_predicts_as_it_did_and_learns(
-    earlier: dict[str, torch.Tensor], shrinkage: float | str, temperature: int
+    earlier: dict[str, torch.Tensor], shrinkage: float | str, temperature: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stages, "COMPONENTS", 0)  # they came later
     classifier = ContinualClassifier(backbone="convnet", **SMALL).learn(digits("may"), task="may")
     tensors = dict(classifier.model.tensors)
     assert tensors.pop("identity.rule.anchor.prior_losses").shape == (10, 8)
@@ -94,6 +95,17 @@ def test_the_prior_of_an_earlier_choice_is_the_nearest_at_any_number_of_images(n
     prior, temperature = divmod(int(losses.argmin()), 8)
     assert temperature == 1
     assert prior == np.abs(np.log(np.array(shrinkages(num_images)) / reader.EARLIER_SHRINKAGES[row])).argmin()
+
+
+def test_a_model_from_before_components_learns_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "COMPONENTS", 0)
+    earlier = ContinualClassifier(backbone="convnet", **SMALL).learn(digits("may"), task="may")
+    monkeypatch.undo()
+    later = ContinualClassifier.of(earlier.model).learn(digits("june"), task="june")
+    assert not any("components" in name for name in later.model.tensors)
+    today = ContinualClassifier(backbone="convnet", **SMALL).learn(digits("may"), task="may")
+    components = today.model.tensors["identity.rule.anchor.statistics.components"]
+    assert components.shape[1] == stages.COMPONENTS
 
 
 def test_new_models_use_the_identity_rule_that_follows_the_drift() -> None:

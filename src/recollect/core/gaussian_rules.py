@@ -18,11 +18,11 @@ class Forward(Rule):
 
     ranks_within_tasks, follows_drift, needs_estimates = True, True, False
 
-    def __init__(self, feature_dim: int, shrinkage: float, head_weight: float) -> None:
+    def __init__(self, feature_dim: int, shrinkage: float, head_weight: float, num_components: int = 0) -> None:
         super().__init__()
         self.head_weight = head_weight  # λ
         self.first = 0  # class of the newest task
-        self.discriminant = Discriminant(feature_dim, shrinkage)
+        self.discriminant = Discriminant(feature_dim, shrinkage, num_components)
 
     def grow(self, num_classes: int) -> None:
         self.first = self.discriminant.statistics.num_classes
@@ -54,10 +54,10 @@ class Anchored(Rule):
 
     ranks_within_tasks, follows_drift, needs_estimates = True, True, False
 
-    def __init__(self, feature_dim: int, shrinkage: float, head_weight: float) -> None:
+    def __init__(self, feature_dim: int, shrinkage: float, head_weight: float, num_components: int) -> None:
         super().__init__()
-        self.today = Forward(feature_dim, shrinkage, head_weight)
-        self.anchor = Discriminant(feature_dim)
+        self.today = Forward(feature_dim, shrinkage, head_weight, num_components)
+        self.anchor = Discriminant(feature_dim, num_components=num_components)
 
     def grow(self, num_classes: int) -> None:
         self.today.grow(num_classes)
@@ -85,9 +85,9 @@ class Anchored(Rule):
         return lesson.now.at_anchor[:num], lesson.labels[:num] + self.today.first
 
     def refresh(self) -> None:
-        """Make both discriminants of the statistics as they are; one temperature serves both."""
+        """Make both discriminants of the statistics as they are; one temperature and one spread serve both."""
         for discriminant in (self.anchor, self.today.discriminant):
-            discriminant.refresh(self.anchor.temperature)
+            discriminant.refresh(self.anchor.temperature, self.anchor.spread)
 
     def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:
         self.today.keep(kept)
@@ -152,12 +152,16 @@ class Nested(Rule):
         return torch.cat(scores, dim=1) + self.head_weight * log_softmaxes(logits)
 
 
-def make_rule(identity: Identity, feature_dim: int, *, stride: int, shrinkage: float, head_weight: float) -> Rule:
-    """The rule of that name."""
+def make_rule(
+    identity: Identity, feature_dim: int, *, stride: int, shrinkage: float, head_weight: float, num_components: int = 0
+) -> Rule:
+    """The rule of that name; only `anchored` has images to choose by how much components of classes count."""
     if identity == "average":
         return Average()
     if identity == "class-means":
         return ClassMeans(feature_dim, follows_drift=stride > 1)
     if identity == "lda":
         return Nested(feature_dim, shrinkage, head_weight)
-    return (Anchored if identity == "anchored" else Forward)(feature_dim, shrinkage, head_weight)
+    if identity == "anchored":
+        return Anchored(feature_dim, shrinkage, head_weight, num_components)
+    return Forward(feature_dim, shrinkage, head_weight)

@@ -5,7 +5,8 @@
 
 Priors are equal, so no class is preferred for the number of its images or the size of its task. Statistics are merged
 exactly (Chan et al. 1979) in double precision on the host, so images may come in any order and in any number of parts.
-A class of a single image stores the feature of that image as its mean.
+A class of a single image stores the feature of that image as its mean. The principal components of each class, if they
+are asked for, are not exact where its images come in parts: each part is joined to the components of those before it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from recollect.core.components import IMAGES_PER_COMPONENT, Whitened, principal
 from recollect.device import on_host_in_double, to_host
 
 Shrinkage = float | Literal["oas"]
@@ -30,7 +32,7 @@ MIN_SHRINKAGE = 1e-6
 
 
 class ClassStatistics(nn.Module):
-    """Counts, means and shared scatter of features, class by class.
+    """Counts, means and shared scatter of features, and up to `num_components` principal components of each class.
 
     >>> statistics = ClassStatistics(feature_dim=2)
     >>> statistics.grow(2)
@@ -43,13 +45,16 @@ class ClassStatistics(nn.Module):
     counts: Tensor
     means: Tensor
     scatter: Tensor
+    components: Tensor
 
-    def __init__(self, feature_dim: int) -> None:
+    def __init__(self, feature_dim: int, num_components: int = 0) -> None:
         super().__init__()
-        self.feature_dim = feature_dim
+        self.feature_dim, self.num_components = feature_dim, num_components
         self.register_buffer("counts", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("means", torch.zeros(0, feature_dim))
         self.register_buffer("scatter", torch.zeros(feature_dim * (feature_dim + 1) // 2))  # upper triangle, by rows
+        if num_components:  # each as long as its standard deviation
+            self.register_buffer("components", torch.zeros(0, num_components, feature_dim))
 
     @property
     def num_classes(self) -> int:
@@ -64,16 +69,20 @@ class ClassStatistics(nn.Module):
         """Make room for more classes."""
         self.counts = torch.cat([self.counts, self.counts.new_zeros(num_classes)])
         self.means = torch.cat([self.means, self.means.new_zeros(num_classes, self.feature_dim)])
+        if self.num_components:
+            self.components = F.pad(self.components, (0, 0, 0, 0, 0, num_classes))
 
     @torch.no_grad()
     def keep(self, kept: Bool[Tensor, " classes"]) -> None:
-        """Drop the counts and means of all other classes.
+        """Drop the counts, means and components of all other classes.
 
         The covariance, to which their images contributed, cannot be separated and stays as it is; in later merges it
         has the weight of the images that are left.
         """
         before = self.degrees_of_freedom
         self.counts, self.means = self.counts[kept], self.means[kept]
+        if self.num_components:
+            self.components = self.components[kept]
         self.scatter.mul_(self.degrees_of_freedom / max(before, 1))
 
     @torch.no_grad()
@@ -87,21 +96,40 @@ class ClassStatistics(nn.Module):
         num = members.sum(0)
         means = members.T @ z / num.clamp(min=1)[:, None]
         centred = z - members @ means
-        self._merge(num, means, centred.T @ centred, slice(0, self.num_classes))
+        deviations = [centred[y == own] for own in range(self.num_classes)] if self.num_components else []
+        self._merge(num, means, centred.T @ centred, slice(0, self.num_classes), deviations)
 
     @torch.no_grad()
     def merge(self, other: ClassStatistics, first_class: int = 0) -> None:
         """Add the statistics of other images; their class 0 is this one's `first_class`."""
         rows = slice(first_class, first_class + other.num_classes)
-        self._merge(on_host_in_double(other.counts), on_host_in_double(other.means), other._unpacked(), rows)
+        num, means = on_host_in_double(other.counts), on_host_in_double(other.means)
+        self._merge(num, means, other._unpacked(), rows, other._deviations(slice(0, other.num_classes)))
 
-    def _merge(self, num: Tensor, means: Tensor, scatter: Tensor, rows: slice) -> None:
+    def _merge(self, num: Tensor, means: Tensor, scatter: Tensor, rows: slice, deviations: Sequence[Tensor]) -> None:
         old_num, old_means = on_host_in_double(self.counts[rows]), on_host_in_double(self.means[rows])
         total = (old_num + num).clamp(min=1)
         between = (old_means - means) * (old_num * num / total).sqrt()[:, None]
         self._pack(self._unpacked() + scatter + between.T @ between)
+        if self.num_components:
+            parts = zip(self._deviations(rows), deviations, between[:, None], strict=True)
+            joined = [self._join(torch.cat(part), int(n)) for part, n in zip(parts, old_num + num, strict=True)]
+            self.components[rows] = torch.stack(joined).to(self.components)
         self.means[rows] = ((old_num[:, None] * old_means + num[:, None] * means) / total[:, None]).to(self.means)
         self.counts[rows] += num.to(self.counts)
+
+    def _deviations(self, rows: slice) -> list[Tensor]:
+        """The components of classes, as long as those of their scatter."""
+        if not self.num_components:
+            return []
+        lengths = (on_host_in_double(self.counts[rows]) - 1).clamp(min=0).sqrt()
+        return list(on_host_in_double(self.components[rows]) * lengths[:, None, None])
+
+    def _join(self, deviations: Tensor, num: int) -> Tensor:
+        """The components of a class of `num` images; they are few enough to tell of no single image."""
+        few = min(self.num_components, num // IMAGES_PER_COMPONENT)
+        found = principal(deviations, few) / max(num - 1, 1) ** 0.5
+        return F.pad(found, (0, 0, 0, self.num_components - few))
 
     @torch.no_grad()
     def push(
@@ -113,6 +141,8 @@ class ClassStatistics(nn.Module):
         """Carry all classes through z → W z + b; `residual` is the covariance of what the map misses."""
         w, b = on_host_in_double(weight), on_host_in_double(bias)
         self.means.copy_(on_host_in_double(self.means) @ w.T + b)
+        if self.num_components:
+            self.components.copy_(on_host_in_double(self.components) @ w.T)
         scatter = w @ self._unpacked() @ w.T
         if residual is not None:
             scatter += on_host_in_double(residual) * self.degrees_of_freedom
@@ -126,19 +156,34 @@ class ClassStatistics(nn.Module):
 
     @torch.no_grad()
     def losses(
-        self, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], shrinkages: Sequence[float]
-    ) -> Float[Tensor, "shrinkages temperatures"]:
-        """Cross-entropy of the discriminant on other images, with each shrinkage and at each temperature."""
+        self,
+        features: Float[Tensor, "n d"],
+        labels: Int[Tensor, " n"],
+        shrinkages: Sequence[float],
+        spreads: Sequence[float] = (0.0,),
+    ) -> Float[Tensor, "spreads shrinkages temperatures"]:
+        """Cross-entropy of the discriminant on other images, with each spread and shrinkage, at each temperature."""
         z, y, is_empty = on_host_in_double(features), to_host(labels), to_host(self.counts) == 0
         means, num = on_host_in_double(self.means), self.degrees_of_freedom
         covariance = self._unpacked() / max(num, 1)
 
-        def loss(shrinkage: float) -> Tensor:
-            weight = solve(shrink(covariance, num, shrinkage), means.T).T
-            scores = (z @ weight.T - 0.5 * (means * weight).sum(1)).masked_fill(is_empty, float("-inf"))
+        def loss(scores: Tensor) -> Tensor:
+            scores = scores.masked_fill(is_empty, float("-inf"))
             return torch.stack([F.cross_entropy(scores / temperature, y) for temperature in TEMPERATURES])
 
-        return torch.stack([loss(shrinkage) for shrinkage in shrinkages])
+        def losses(shrinkage: float) -> Tensor:
+            shrunk = shrink(covariance, num, shrinkage)
+            weight = solve(shrunk, means.T).T
+            scores = z @ weight.T - 0.5 * (means * weight).sum(1)
+            if not self.num_components:
+                return loss(scores)[None]
+            whitened = Whitened(on_host_in_double(self.components), shrunk)
+            along = whitened.along(z, means)
+            return torch.stack(
+                [loss(scores + whitened.gains(along, spread) if spread else scores) for spread in spreads]
+            )
+
+        return torch.stack([losses(shrinkage) for shrinkage in shrinkages], dim=1)
 
     @torch.no_grad()
     def discriminant(self, shrinkage: Shrinkage = "oas") -> tuple[Float[Tensor, "c d"], Float[Tensor, " c"]]:
@@ -150,6 +195,15 @@ class ClassStatistics(nn.Module):
         weight = solve(self.covariance(shrinkage), means.T).T
         bias = -0.5 * (means * weight).sum(1)
         return (weight - weight.mean(0)).to(self.means), (bias - bias.mean()).to(self.means)
+
+    @torch.no_grad()
+    def projections(self, shrinkage: Shrinkage, spread: float) -> tuple[Float[Tensor, "c r d"], Float[Tensor, " c"]]:
+        """P, and the scores that classes lose for their volume, in double precision on the host."""
+        components = on_host_in_double(self.components)
+        if not spread:
+            return torch.zeros_like(components), components.new_zeros(self.num_classes)
+        whitened = Whitened(components, self.covariance(shrinkage))
+        return whitened.root(spread).mT @ whitened.rows, whitened.log_volume(spread) / 2
 
     def _unpacked(self) -> Float[Tensor, "d d"]:
         """The scatter as a symmetric matrix."""

@@ -20,6 +20,7 @@ RANGES = {
     "epochs": (1, 100_000),
     "batch_size": (2, 65_536),
     "patience": (0, 100_000),
+    "components": (0, 1024),
 }
 
 
@@ -46,6 +47,8 @@ class Settings:
     `auto` is anchored with a pretrained backbone and forward without."""
     form: Literal["gated", "affine"] = "gated"
     """Of the retrospectors; new models with a pretrained backbone have affine ones, which need no training."""
+    components: int = 0
+    """Principal components stored of each class, at most; earlier models have none."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():

@@ -52,7 +52,13 @@ def new_learner(
     identity: Identity = settings.identity if settings.identity != "auto" else "forward"
     if settings.identity == "auto" and is_pretrained(settings, backbone):
         identity = "anchored"
-    config = RFEConfig(alpha=settings.alpha, identity=identity, gentle="pretrained", form=settings.form)
+    config = RFEConfig(
+        alpha=settings.alpha,
+        identity=identity,
+        gentle="pretrained",
+        form=settings.form,
+        components=settings.components,
+    )
     if settings.identity == EARLIER_IDENTITY:
         config = replace(config, gentle="never")
     is_gentle = config.gentle == "pretrained" and getattr(backbone, "normalisation", None) is not None

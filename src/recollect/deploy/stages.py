@@ -23,6 +23,7 @@ from recollect.nets import backbones
 IMAGE_SIZE, PRETRAINED_IMAGE_SIZE, PHOTO_SIZE = 64, 160, 224
 """From random weights; with pretrained ones (docs/backbones.md); for photos, near what these were trained with."""
 EPOCHS, PRETRAINED_EPOCHS = 20, 6
+COMPONENTS = 8  # of each class, as rfe-plus has
 
 
 class Learned(NamedTuple):
@@ -79,6 +80,7 @@ def complete_settings(settings: Settings, data: Any, backbone: nn.Module | None 
         image_size=size,
         epochs=epochs or (PRETRAINED_EPOCHS if pretrained else EPOCHS),
         form=form,
+        components=COMPONENTS,
     )
 
 

@@ -146,12 +146,13 @@ class LinearLearner(StatisticsLearner[Config], ABC):
 
 
 class SharedGaussians(StatisticsLearner[Shrunk], ABC):
-    """The linear discriminant of class means and one shared covariance."""
+    """The discriminant of class means and one shared covariance, or with components of each class."""
 
-    def __init__(self, network: Network, config: Shrunk, setup: Setup) -> None:
+    def __init__(self, network: Network, config: Shrunk, setup: Setup, num_components: int = 0) -> None:
         super().__init__(network, config, setup)
-        shrinkage = config.shrinkage
-        self.discriminant = Discriminant(network.feature_dim, "held-out" if shrinkage == -1 else shrinkage)
+        self.discriminant = Discriminant(
+            network.feature_dim, "held-out" if config.shrinkage == -1 else config.shrinkage, num_components
+        )
         self._batches: list[tuple[Tensor, Tensor]] = []
         self._was_trained = False
 

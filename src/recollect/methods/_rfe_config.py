@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from recollect.core.frozen import STATISTICS, Statistics
 from recollect.core.identity import IDENTITIES, Identity
 from recollect.core.retrospector import FORMS, Form
 from recollect.errors import UserError
+from recollect.streams import OMITTED
 
 MAX_DIM = 8192
 
@@ -49,6 +50,8 @@ class RFEConfig:
     """Weight of the identity in the covariance of forward, anchored and lda, from 0 to 1."""
     head_weight: float = 0.5
     """Weight of the heads' log-probabilities in the scores of forward, anchored and lda, λ."""
+    components: int = field(default=0, metadata=OMITTED)
+    """Principal components that anchored stores of each class, at most; a class has one for every ten images."""
     gentle: Literal["never", "always", "pretrained"] = "never"
     """Whether to initialise heads as linear discriminants and freeze BatchNorm statistics."""
     retrospect_epochs: int = 0
@@ -92,6 +95,8 @@ class RFEConfig:
                 "shrinkage is a share from 0 to 1 and head_weight cannot be negative, "
                 f"got {self.shrinkage} and {self.head_weight}"
             )
+        if self.components < 0:
+            raise UserError(f"components cannot be negative, got {self.components}")
         if self.end_to_end and self.form == "affine":
             raise UserError("an affine retrospector is computed when a task ends; with end_to_end use another form")
         if self.end_to_end and self.alpha == 0:

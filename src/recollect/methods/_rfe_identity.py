@@ -34,6 +34,7 @@ class TaskIdentity(nn.Module):
             stride=config.stride,
             shrinkage=config.shrinkage,
             head_weight=config.head_weight,
+            num_components=config.components,
         )
         self.first: Anchor | None = None
         self.before = nn.ModuleDict()

@@ -288,7 +288,9 @@ METHODS = {
         "s",
         cost=2.5,
     ),
-    "rfe-plus": _row(RFEConfig(identity="anchored", gentle="pretrained"), "RFE for unknown tasks", 155, "#009e73", "D"),
+    "rfe-plus": _row(
+        RFEConfig(identity="anchored", gentle="pretrained", components=8), "RFE for unknown tasks", 155, "#009e73", "D"
+    ),
     "rfe-e2e": _row(RFEConfig(end_to_end=True), "RFE trained end to end, without a second stage", 160, "#7a5fc4", "o"),
     "rfe-mlp-residual": _row(RFEConfig(form="mlp-residual"), "ablation: r = MLP([f, h]) + f", 170, "#0072b2", "X"),
     "rfe-mlp-projection": _row(RFEConfig(form="mlp-projection"), "ablation: r = MLP([f, h])", 180, "#009e73", "v"),
