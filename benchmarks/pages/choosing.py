@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pages.experiments import CPU, MAIN, RESULTS, ROOT
 from pages.markdown import fill, require, table
@@ -88,14 +89,15 @@ def _cells(experiment: Experiment, evaluation: str) -> list[str]:
 def ranked(experiment: Experiment, evaluation: str, *, keeps: bool) -> list[Variant]:
     """Methods that keep images or none, the best first, each with the number of images that it has most seeds with.
 
-    Classifiers on a backbone that was adapted to the first task are methods of their own.
+    Classifiers on a backbone that was adapted to the first task, or with components of classes, are methods of their own.
     """
     chosen = candidates(experiment)
-    chosen += [v for v in experiment.variants if dict(v.options) == {"adapt": True} and v not in chosen]
+    own = ({"adapt": True}, {"components": 8})
+    chosen += [v for v in experiment.variants if dict(v.options) in own and v not in chosen]
     chosen = [v for v in chosen if bool(v.memory) == keeps and v.method != "joint"]
-    best: dict[tuple[str, bool], Variant] = {}
+    best: dict[tuple[Any, ...], Variant] = {}
     for v in sorted(rank(chosen, evaluation), key=lambda v: -len(v.seeds)):
-        best.setdefault((v.method, bool(v.options.get("adapt"))), v)
+        best.setdefault((v.method, v.options.get("adapt"), v.options.get("components")), v)
     return rank(list(best.values()), evaluation)
 
 

@@ -33,6 +33,28 @@ def on_host_in_double(x: Tensor) -> Tensor:
     return to_host(x).double()
 
 
+class Rows:
+    """A tensor that is filled part by part, so that its parts are not held beside it.
+
+    >>> rows = Rows(3)
+    >>> rows.add(torch.tensor([[1.0], [2.0]]))
+    >>> rows.add(torch.tensor([[3.0]]))
+    >>> rows.tensor.flatten()
+    tensor([1., 2., 3.])
+    """
+
+    def __init__(self, num: int) -> None:
+        self.tensor = torch.zeros(0)
+        self._num, self._filled = num, 0
+
+    def add(self, part: Tensor) -> None:
+        """Put the part after those before it."""
+        if not self._filled:
+            self.tensor = part.new_empty(self._num, *part.shape[1:])
+        self.tensor[self._filled : self._filled + len(part)] = part
+        self._filled += len(part)
+
+
 def reading_batch_size(images: Tensor, device: torch.device) -> int:
     """How many of the images [n, c, h, w] a network reads at a time when it is not trained.
 

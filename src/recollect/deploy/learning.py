@@ -39,6 +39,7 @@ from recollect.streams import Split, Stream, Task, TaskData, TaskInfo
 from recollect.streams.build import channel_statistics
 
 VALIDATION_SHARE = 0.15
+MAX_DRIFT_IMAGES = 2_000
 MIN_IMAGES = 10  # per class, below which a warning is due
 MAX_IMBALANCE = 5.0  # images in the largest class per image in the smallest
 
@@ -82,8 +83,8 @@ def learn_task(
     learner.adapts = adapt
     learner.setup = replace(learner.setup, schedule=replace(learner.setup.schedule, seconds=seconds))
     pixels = make_pixels(before)
-    images, _ = validation.take(torch.arange(len(validation)))
-    features_before = compute_features(learner, images, pixels, full_precision) if past and adapt else None
+    images = _some_of(validation) if past and adapt else None  # by which drift is measured
+    features_before = compute_features(learner, images, pixels, full_precision) if images is not None else None
     identity = identify_learn(settings, model, data, name, backbone, adapt=adapt)
     if checkpoint.newest(work / identity) is None:
         _remove_other_checkpoints(work)
@@ -106,7 +107,7 @@ def learn_task(
     )  # fmt: skip
     after = replace(before, tasks=(*past, learned), typical=None)
     if len(validation):
-        if features_before is not None:
+        if images is not None and features_before is not None:
             after = measure_drift(after, learner, images, features_before, full_precision)
         held_out = TaskData.of(validation, pixels, runtime.device, Key(settings.seed))
         after = measure_validation(after, Reader(after, learner, full_precision), held_out)
@@ -131,6 +132,12 @@ def _make_stream(before: Model, data: Labelled, task: TaskInfo, train: Split, va
 
 def _none_of(data: Labelled) -> Split:
     return Split(data.images, torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+
+
+def _some_of(validation: Split) -> Tensor:
+    """At most MAX_DRIFT_IMAGES images, of all classes alike."""
+    step = max(1, -(-len(validation) // MAX_DRIFT_IMAGES))
+    return validation.take(torch.arange(0, len(validation), step))[0]
 
 
 def _remove_other_checkpoints(work: Path) -> None:

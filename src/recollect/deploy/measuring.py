@@ -12,13 +12,14 @@ from torch import Tensor
 from recollect.core import AffineRetrospector, GatedRetrospector
 from recollect.deploy.calibration import fit_temperature
 from recollect.deploy.model import LearnedTask, Model, Typical
-from recollect.deploy.reader import Reader, compute_features, make_pixels
+from recollect.deploy.reader import Outputs, Reader, compute_features, make_pixels
 from recollect.device import to_host
 from recollect.engine import Runtime
 from recollect.methods.rfe import RFELearner
 from recollect.metrics import rmse, squared_error
 from recollect.streams import TaskData
 
+IMAGES_AT_A_TIME = 2048
 MIN_IMAGES = 10  # below which such a loss says nothing
 MAX_CONFUSION = 25.0  # points of accuracy lost when the task is unknown, above which there is a warning
 
@@ -28,8 +29,9 @@ def measure_validation(model: Model, reader: Reader, validation: TaskData) -> Mo
 
     Once they have been measured, the images are counted in the learner's class statistics.
     """
-    images, labels = validation.split.take(torch.arange(len(validation)))
-    outputs = reader.outputs(images)
+    rows = torch.arange(len(validation)).split(IMAGES_AT_A_TIME)
+    parts = [reader.outputs(validation.split.take(part)[0]) for part in rows]
+    outputs, labels = Outputs(*(torch.cat(values) for values in zip(*parts, strict=True))), to_host(validation.labels)
     units = reader.learner.network.units(len(model.tasks) - 1)
     within = fit_temperature(outputs.within[:, units], labels - units.start)
     names = model.units

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recollect.core import Discriminant, folded, held_out
-from recollect.device import at_least_single
+from recollect.device import Rows, at_least_single
 from recollect.errors import UserError
 from recollect.methods.learner import Learner, Parameters, Phase, Reader, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
@@ -187,8 +187,10 @@ class SharedGaussians(StatisticsLearner[Shrunk], ABC):
 @torch.no_grad()
 def read_features(backbone: nn.Module, setup: Setup, data: TaskData) -> Tensor:
     """Features of a task's images as they are."""
-    read = folded(backbone, setup.image_shape)
-    return torch.cat([at_least_single(read(batch.x)) for batch in data.batches()])
+    read, rows = folded(backbone, setup.image_shape), Rows(len(data))
+    for batch in data.batches():
+        rows.add(at_least_single(read(batch.x)))
+    return rows.tensor
 
 
 @torch.no_grad()

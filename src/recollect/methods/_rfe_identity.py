@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from recollect.core import Frozen, Lesson, Reading, RetrospectorChain, average, folded, make_rule
-from recollect.device import at_least_single
+from recollect.device import Rows, at_least_single
 from recollect.methods._rfe_config import RFEConfig
 from recollect.streams import TaskData, TaskInfo
 
@@ -94,22 +95,20 @@ class TaskIdentity(nn.Module):
         self, data: TaskData, backbone: nn.Module, chain: RetrospectorChain, views: int = 1, *, reads_first: bool = True
     ) -> Reading:
         """All views of all images; the first task's network reads them unaugmented, if at all."""
-        parts: list[Reading] = []
         read = folded(backbone, self.image_shape)
         first = folded(self.first.module, self.image_shape) if self.first is not None and reads_first else None
+        f, at_first = Rows(views * len(data)), Rows(len(data))
+        estimates: dict[int, Rows] = defaultdict(lambda: Rows(views * len(data)))
         for view in range(views):
             for batch in data.batches(view=view):
-                f = at_least_single(read(batch.x))
-                spaces = chain.rewind(batch.x, f) if self.rule.needs_estimates else []
-                estimates = [at_least_single(estimate) for estimate in spaces]
-                parts.append(Reading(f, estimates, self._read_first(batch.x, first if view == 0 else None)))
-        firsts = [part.first for part in parts if part.first is not None]
-        return Reading(
-            torch.cat([part.f for part in parts]),
-            [torch.cat(space) for space in zip(*(part.estimates for part in parts), strict=True)],
-            torch.cat(firsts) if firsts else None,
-            self.is_frozen,
-        )
+                today = at_least_single(read(batch.x))
+                f.add(today)
+                for space, estimate in enumerate(chain.rewind(batch.x, today) if self.rule.needs_estimates else []):
+                    estimates[space].add(at_least_single(estimate))
+                if first is not None and view == 0:
+                    at_first.add(at_least_single(first(batch.x)))
+        spaces = [rows.tensor for rows in estimates.values()]
+        return Reading(f.tensor, spaces, None if first is None else at_first.tensor, self.is_frozen)
 
     def _read_first(self, x: Tensor, first: Callable[[Tensor], Tensor] | None) -> Tensor | None:
         """Features of the network that never moves; None without it."""
