@@ -48,7 +48,7 @@ def open_client(two_months: Path) -> Iterator[OpenClient]:
 
         def open_(folder: Path = two_months, host: str = "127.0.0.1", **options: Any) -> TestClient:
             worker = stack.enter_context(ThreadPoolExecutor(1))
-            service = Service(CurrentModel(folder, "cpu"), worker, **options)
+            service = Service(CurrentModel(folder, "cpu", exports=False), worker, **options)
             client = TestClient(make_app(service, host), base_url=ADDRESS, raise_server_exceptions=False)
             return stack.enter_context(client)
 

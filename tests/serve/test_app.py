@@ -103,7 +103,7 @@ def test_a_large_file_is_refused_and_not_read_to_its_end(
     scope |= {"headers": [(b"host", b"localhost")], "root_path": "", "http_version": "1.1"}
     asks_first = scope | {"headers": [*scope["headers"], (b"content-length", b"1001"), (b"expect", b"100-continue")]}
     with ThreadPoolExecutor(1) as worker:
-        app = make_app(Service(CurrentModel(two_months, "cpu"), worker, max_bytes=1000))
+        app = make_app(Service(CurrentModel(two_months, "cpu", exports=False), worker, max_bytes=1000))
         asyncio.run(app(asks_first, receive, send))  # type: ignore[arg-type]
         assert (sent[0]["status"], received) == (413, [])
         sent.clear()
