@@ -23,7 +23,7 @@ ROWS = 1024
 
 
 def principal(deviations: Float[Tensor, "n d"], num: int) -> Float[Tensor, "num d"]:
-    """The rows of fewer and largest length with the same scatter, as nearly as `num` rows can; zeros if n is less.
+    """`num` rows whose scatter comes nearest to that of the deviations, the longest first; zeros if there are fewer.
 
     >>> principal(torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0]]), 1).abs()
     tensor([[4.2426, 0.0000]])
