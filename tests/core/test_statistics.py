@@ -129,15 +129,25 @@ def test_images_that_cannot_tell_shrinkages_apart_choose_none(labels: list[int])
 
 
 def test_no_class_is_preferred_for_its_number_of_images() -> None:
+    """In many dimensions the mean of eight images is far from where the next image of its class will be."""
     generator = torch.Generator().manual_seed(1)
-    z = torch.randn(1010, 3, generator=generator)
-    y = torch.cat([torch.zeros(1000), torch.ones(10)]).long()
-    z[y == 1] += 1.0
-    weight, bias = collect(z, y).discriminant()
-    means = collect(z, y).means
-    middle = means.mean(0)
-    scores = weight @ middle + bias
-    assert torch.allclose(scores[0], scores[1], atol=1e-4)
+    dim, sizes = 60, (400, 8)
+    centres = torch.zeros(2, dim)
+    centres[1, :4] = 1.0
+    y = torch.repeat_interleave(torch.arange(2), torch.tensor(sizes))
+    statistics = collect(centres[y] + torch.randn(sum(sizes), dim, generator=generator), y)
+    weight, bias = statistics.discriminant(0.1)
+    truth = torch.arange(2).repeat_interleave(5000)
+    query = centres[truth] + torch.randn(len(truth), dim, generator=generator)
+    share = (query @ weight.T + bias).argmax(1).float().mean()
+    assert 0.4 < share < 0.6
+    x, covariance = query.double().numpy(), statistics.covariance(0.0).numpy()
+    shrunk, means = statistics.covariance(0.1).numpy(), statistics.means.double().numpy()
+    distances = [np.einsum("nd,de,ne->n", x - mean, np.linalg.inv(shrunk), x - mean) for mean in means]
+    expected = [np.trace(np.linalg.inv(shrunk) @ covariance) / num for num in sizes]  # of the mean's own error
+    gap = (distances[0] - expected[0]) - (distances[1] - expected[1])
+    np.testing.assert_allclose(2 * (query @ (weight[1] - weight[0]) + bias[1] - bias[0]), gap, rtol=1e-3, atol=1e-3)
+    assert (distances[1] < distances[0]).mean() < 0.3  # what a discriminant without the correction does
 
 
 def test_push_gives_the_statistics_of_mapped_features() -> None:

@@ -1,12 +1,15 @@
 """Classes as Gaussians with one covariance: what a method stores of a task's features in place of its images.
 
     n_c, μ_c = counts and means       S = Σ_c Σ_{z of c} (z - μ_c)(z - μ_c)ᵀ       Σ = S / (n - C), shrunk
-    log p(c | z) = μ_cᵀ Σ⁻¹ z - ½ μ_cᵀ Σ⁻¹ μ_c + what is the same for all classes
+    log p(c | z) = μ_cᵀ Σ⁻¹ z - ½ μ_cᵀ Σ⁻¹ μ_c + ½ tr(Σ⁻¹ S / (n - C)) / n_c + what is the same for all classes
 
-Priors are equal, so no class is preferred for the number of its images or the size of its task. Statistics are merged
-exactly (Chan et al. 1979) in double precision on the host, so images may come in any order and in any number of parts.
-A class of a single image stores the feature of that image as its mean. The principal components of each class, if they
-are asked for, are not exact where its images come in parts: each part is joined to the components of those before it.
+The last term corrects for means of few images, which are farther from new images of their class than the true mean is,
+on average by so much. Priors are equal. So no class is preferred for the number of its images or the size of its task.
+
+Statistics are merged exactly (Chan et al. 1979) in double precision on the host, so images may come in any order and in
+any number of parts. A class of a single image stores the feature of that image as its mean. The principal components of
+each class, if they are asked for, are not exact where its images come in parts: each part is joined to the components
+of those before it.
 """
 
 from __future__ import annotations
@@ -166,6 +169,7 @@ class ClassStatistics(nn.Module):
         z, y, is_empty = on_host_in_double(features), to_host(labels), to_host(self.counts) == 0
         means, num = on_host_in_double(self.means), self.degrees_of_freedom
         covariance = self._unpacked() / max(num, 1)
+        eigenvalues = self._eigenvalues(covariance)
 
         def loss(scores: Tensor) -> Tensor:
             scores = scores.masked_fill(is_empty, float("-inf"))
@@ -174,7 +178,11 @@ class ClassStatistics(nn.Module):
         def losses(shrinkage: float) -> Tensor:
             shrunk = shrink(covariance, num, shrinkage)
             weight = solve(shrunk, means.T).T
-            scores = z @ weight.T - 0.5 * (means * weight).sum(1)
+            scores = (
+                z @ weight.T
+                - 0.5 * (means * weight).sum(1)
+                + self._noise(eigenvalues, shares(covariance, num, shrinkage))
+            )
             if not self.num_components:
                 return loss(scores)[None]
             whitened = Whitened(on_host_in_double(self.components), shrunk)
@@ -191,9 +199,11 @@ class ClassStatistics(nn.Module):
 
         The mean over classes is taken from both: it ranks nothing, and without it scores are smaller and more precise.
         """
-        means = on_host_in_double(self.means)
-        weight = solve(self.covariance(shrinkage), means.T).T
+        means, num = on_host_in_double(self.means), self.degrees_of_freedom
+        covariance = self._unpacked() / max(num, 1)
+        weight = solve(shrink(covariance, num, shrinkage), means.T).T
         bias = -0.5 * (means * weight).sum(1)
+        bias += self._noise(self._eigenvalues(covariance), shares(covariance, num, shrinkage))
         return (weight - weight.mean(0)).to(self.means), (bias - bias.mean()).to(self.means)
 
     @torch.no_grad()
@@ -204,6 +214,19 @@ class ClassStatistics(nn.Module):
             return torch.zeros_like(components), components.new_zeros(self.num_classes)
         whitened = Whitened(components, self.covariance(shrinkage))
         return whitened.root(spread).mT @ whitened.rows, whitened.log_volume(spread) / 2
+
+    def _eigenvalues(self, covariance: Float[Tensor, "d d"]) -> Float[Tensor, " e"]:
+        """Those of the covariance; none where all means are as good as each other, as `_noise` then changes nothing."""
+        if len(self.counts[self.counts > 0].unique()) < 2:
+            return covariance.new_zeros(0)
+        eigenvalues: Tensor = torch.linalg.eigvalsh(covariance)
+        return eigenvalues.clamp(min=0)
+
+    def _noise(self, eigenvalues: Float[Tensor, " e"], shares: tuple[float, float]) -> Float[Tensor, " c"]:
+        """½ tr(Σ⁻¹ S / (n - C)) / n_c."""
+        own, identity = shares
+        trace = (eigenvalues / (own * eigenvalues + identity)).sum()
+        return 0.5 * trace / on_host_in_double(self.counts).clamp(min=1)
 
     def _unpacked(self) -> Float[Tensor, "d d"]:
         """The scatter as a symmetric matrix."""
@@ -218,8 +241,8 @@ class ClassStatistics(nn.Module):
         return torch.ones(self.feature_dim, self.feature_dim, dtype=torch.bool).triu()
 
 
-def shrink(covariance: Float[Tensor, "d d"], num: int, shrinkage: Shrinkage) -> Float[Tensor, "d d"]:
-    """(1 - ρ) Σ + ρ tr(Σ)/d I, with ρ given or by Oracle Approximating Shrinkage (Chen et al. 2010) for `num` rows."""
+def shares(covariance: Float[Tensor, "d d"], num: int, shrinkage: Shrinkage) -> tuple[float, float]:
+    """1 - ρ and ρ tr(Σ)/d, with ρ given or by Oracle Approximating Shrinkage (Chen et al. 2010) for `num` rows."""
     d = len(covariance)
     scale = covariance.diagonal().mean()
     if shrinkage == "oas":
@@ -228,9 +251,15 @@ def shrink(covariance: Float[Tensor, "d d"], num: int, shrinkage: Shrinkage) -> 
         rho = 1.0 if denominator <= numerator else float(numerator / denominator)
     else:
         rho = shrinkage
-    floor = scale if scale > 0 else torch.ones_like(scale)  # a single image, or images all alike
-    shrunk = (1 - rho) * covariance
-    shrunk.diagonal().add_(max(rho, MIN_SHRINKAGE) * floor)
+    floor = float(scale) if scale > 0 else 1.0  # a single image, or images all alike
+    return 1 - rho, max(rho, MIN_SHRINKAGE) * floor
+
+
+def shrink(covariance: Float[Tensor, "d d"], num: int, shrinkage: Shrinkage) -> Float[Tensor, "d d"]:
+    """(1 - ρ) Σ + ρ tr(Σ)/d I."""
+    own, identity = shares(covariance, num, shrinkage)
+    shrunk = own * covariance
+    shrunk.diagonal().add_(identity)
     return shrunk
 
 
