@@ -13,18 +13,19 @@ def images(stream: Stream) -> torch.Tensor:
     return stream.pixels.normalise(torch.cat([task.test.take(torch.arange(6))[0] for task in stream.tasks]))
 
 
-def test_a_backbone_that_never_moves_reads_as_streaming_lda() -> None:
+@pytest.mark.parametrize("components", [0, 2])
+def test_a_backbone_that_never_moves_reads_as_streaming_lda(components: int) -> None:
     stream = make_stream((2, 1, 3))
-    rfe = make_learner("rfe-plus", stream, identity="anchored")
+    rfe = make_learner("rfe-plus", stream, identity="anchored", components=components)
     rfe.adapts = False
-    slda = make_learner("slda", stream)
+    slda = make_learner("slda", stream, components=components)
     for learner in (rfe, slda):
         teach(learner, stream)
     with torch.no_grad():
         ours, theirs = (learner.eval().scores(images(stream)).cil for learner in (rfe, slda))
     assert torch.allclose(ours, theirs.log_softmax(1), atol=1e-5)
     assert rfe.rfe.chain.num_hops == 0
-    assert rfe.parameter_counts().inference < 1.5 * slda.parameter_counts().inference
+    assert rfe.parameter_counts().inference < 1.8 * slda.parameter_counts().inference
 
 
 @pytest.mark.parametrize("identity", ["anchored", "forward", "class-means", "lda"])
