@@ -37,11 +37,11 @@ def principal(deviations: Float[Tensor, "n d"], num: int) -> Float[Tensor, "num 
 
 
 class Whitened:
-    """Components of all classes under a shared covariance, whatever γ is."""
+    """Components of all classes under a shared covariance, given as its Cholesky factor, whatever γ is."""
 
-    def __init__(self, components: Float[Tensor, "c r d"], covariance: Float[Tensor, "d d"]) -> None:
+    def __init__(self, components: Float[Tensor, "c r d"], factor: Float[Tensor, "d d"]) -> None:
         num_classes, rank, dim = components.shape
-        solved = torch.cholesky_solve(components.reshape(-1, dim).T, torch.linalg.cholesky(covariance))
+        solved = torch.cholesky_solve(components.reshape(-1, dim).T, factor)
         self.rows = solved.T.reshape(num_classes, rank, dim)  # U Σ⁻¹
         self.gram = components @ self.rows.mT  # M
         self._identity = torch.eye(rank, dtype=self.gram.dtype)

@@ -176,8 +176,8 @@ class ClassStatistics(nn.Module):
             return torch.stack([F.cross_entropy(scores / temperature, y) for temperature in TEMPERATURES])
 
         def losses(shrinkage: float) -> Tensor:
-            shrunk = shrink(covariance, num, shrinkage)
-            weight = solve(shrunk, means.T).T
+            factor = torch.linalg.cholesky(shrink(covariance, num, shrinkage))
+            weight = torch.cholesky_solve(means.T, factor).T
             scores = (
                 z @ weight.T
                 - 0.5 * (means * weight).sum(1)
@@ -185,7 +185,7 @@ class ClassStatistics(nn.Module):
             )
             if not self.num_components:
                 return loss(scores)[None]
-            whitened = Whitened(on_host_in_double(self.components), shrunk)
+            whitened = Whitened(on_host_in_double(self.components), factor)
             along = whitened.along(z, means)
             return torch.stack(
                 [loss(scores + whitened.gains(along, spread) if spread else scores) for spread in spreads]
@@ -212,7 +212,7 @@ class ClassStatistics(nn.Module):
         components = on_host_in_double(self.components)
         if not spread:
             return torch.zeros_like(components), components.new_zeros(self.num_classes)
-        whitened = Whitened(components, self.covariance(shrinkage))
+        whitened = Whitened(components, torch.linalg.cholesky(self.covariance(shrinkage)))
         return whitened.root(spread).mT @ whitened.rows, whitened.log_volume(spread) / 2
 
     def _eigenvalues(self, covariance: Float[Tensor, "d d"]) -> Float[Tensor, " e"]:
