@@ -43,18 +43,19 @@ def measure(folder: Path, data_root: Path | None) -> dict[str, Any]:
     return {
         "stream": config.stream, "method": config.method, "identity": config.method_options.identity,
         "seed": config.seed, "tasks": len(loaded.stream.tasks), "stored": stored, "true": _accuracies(loaded, runtime),
-        "backbone": config.backbone, "hash": config.hash, "commit": code_version(),
+        "backbone": config.backbone, "components": config.method_options.components, "hash": config.hash, "commit": code_version(),
     }  # fmt: skip
 
 
 @torch.no_grad()
 def _measure_again(forward: Forward, loaded: LoadedRun, runtime: Runtime) -> None:
     statistics = forward.discriminant.statistics
-    for buffer in (statistics.counts, statistics.means, statistics.scatter):
+    for buffer in statistics.buffers():
         buffer.zero_()
     for task in loaded.stream.tasks:
-        for batch in plain_batches(task.train, loaded.stream.pixels, runtime):
-            forward.discriminant.add(loaded.learner.network.backbone(batch.x), batch.y)
+        batches = [*plain_batches(task.train, loaded.stream.pixels, runtime)]
+        f = torch.cat([loaded.learner.network.backbone(batch.x) for batch in batches])
+        forward.discriminant.add(f, torch.cat([batch.y for batch in batches]))  # components need all images at once
 
 
 def _accuracies(loaded: LoadedRun, runtime: Runtime) -> dict[str, float]:

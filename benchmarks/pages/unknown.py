@@ -138,7 +138,7 @@ def _oracle() -> str:
     rows: list[dict[str, Any]] = json.loads(ORACLE.read_text(encoding="utf-8"))["rows"] if ORACLE.exists() else []
     cells = [
         [
-            f"{row['stream']}, {row['tasks']} tasks", f"`{row['method']}, identity={row['identity']}`", str(row["seed"]),
+            f"{row['stream']}, {row['tasks']} tasks", f"`{row['method']}, identity={row['identity']}, components={row.get('components', 0)}`", str(row["seed"]),
             *(f"{row[kind][name]:.1f}" for name in ("til", "task_prediction", "cil") for kind in ("stored", "true")),
         ]
         for row in rows
