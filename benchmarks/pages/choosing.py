@@ -54,23 +54,27 @@ def _check_advice(weights: str, name: str, experiment: Experiment) -> None:
     leaders = {variants[0].method for variants in free.values()}
     if weights == "pretrained":
         require(leaders == {"rfe-plus"}, f"pretrained, no images: rfe-plus is the most accurate ({name})")
-    elif name in ("CIFAR-100, 5 tasks", "digits, 5 tasks"):
+    elif name == "CIFAR-100, 5 tasks":
         require(leaders == {"rfe-plus"}, f"from scratch, no images: rfe-plus is the most accurate ({name})")
         gap = mean_accuracy(free["cil"][0], "cil") - mean_accuracy(keeping[0], "cil")
-        is_shown = gap > 0 if name.startswith("CIFAR") else abs(gap) < LEVEL_POINTS
-        require(is_shown, f"from scratch, rfe-plus is above or level with replay, task unknown ({name})")
+        require(gap > 0, f"from scratch, rfe-plus is above replay, task unknown ({name})")
+    elif name.startswith("digits"):
+        first, second = free["cil"][:2]
+        require({first.method, second.method} == {"fsa", "rfe-plus"}, f"fsa and rfe-plus are best ({name})")
+        gap = mean_accuracy(first, "cil") - mean_accuracy(second, "cil")
+        require(first.method == "fsa" or gap < LEVEL_POINTS, f"fsa is as good as rfe-plus, task unknown ({name})")
+        if keeping:
+            gap = mean_accuracy(second, "cil") - mean_accuracy(keeping[0], "cil")
+            require(gap > 0, f"from scratch, fsa and rfe-plus are above replay, task unknown ({name})")
     elif name == "CIFAR-10, 5 tasks":
         gap = mean_accuracy(keeping[0], "cil") - mean_accuracy(free["cil"][0], "cil")
         require(
             (free["cil"][0].method, keeping[0].method) == ("rfe", "er") and gap > 10,
             f"replay is far above RFE ({name})",
         )
-    elif keeping:
+    else:
         kept = {v.method for v in ranked(experiment, "til", keeps=True)[:2]}
         require(kept == {"rfe-p", "rfe-b"}, f"with the task known, rfe-p and rfe-b are best ({name})")
-    else:
-        gap = mean_accuracy(free["cil"][0], "cil") - mean_accuracy(free["cil"][1], "cil")
-        require(free["cil"][0].method == "fsa" and gap < 1, f"fsa is as good as rfe-plus ({name})")
 
 
 def _experiments(folders: Sequence[Path]) -> list[Experiment]:
