@@ -120,7 +120,11 @@ def _verdict(experiment: Experiment, experiments: Sequence[Experiment]) -> str:
     for v in ours:
         for rivals, what in ((experiment.variants, "the best rival"), (published, "the best rival on the last layer")):
             sentences += _compare(v, [rival for rival in rivals if _is_rival(rival)], what)
-        own = [rival for rival in experiment.variants if rival.method in RIVALS and COMPONENTS in rival.options]
+        own = [
+            rival
+            for rival in experiment.variants
+            if rival.method in RIVALS and COMPONENTS in rival.options and "identity" not in v.options
+        ]
         sentences += _compare(v, own, "which has the same components")
     return " ".join(sentences)
 

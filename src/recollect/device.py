@@ -44,14 +44,19 @@ class Rows:
     """
 
     def __init__(self, num: int) -> None:
-        self.tensor = torch.zeros(0)
+        self._tensor = torch.zeros(0)
         self._num, self._filled = num, 0
+
+    @property
+    def tensor(self) -> Tensor:
+        assert self._filled == self._num, f"{self._filled} of {self._num} rows were filled"
+        return self._tensor
 
     def add(self, part: Tensor) -> None:
         """Put the part after those before it."""
         if not self._filled:
-            self.tensor = part.new_empty(self._num, *part.shape[1:])
-        self.tensor[self._filled : self._filled + len(part)] = part
+            self._tensor = part.new_empty(self._num, *part.shape[1:])
+        self._tensor[self._filled : self._filled + len(part)] = part
         self._filled += len(part)
 
 

@@ -128,26 +128,51 @@ def test_images_that_cannot_tell_shrinkages_apart_choose_none(labels: list[int])
     assert discriminant.shrinkage == "oas"
 
 
-def test_no_class_is_preferred_for_its_number_of_images() -> None:
-    """In many dimensions the mean of eight images is far from where the next image of its class will be."""
+def unequal(dim: int = 60, sizes: tuple[int, ...] = (400, 8)) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Classes of different sizes, and their centres."""
     generator = torch.Generator().manual_seed(1)
-    dim, sizes = 60, (400, 8)
-    centres = torch.zeros(2, dim)
+    centres = torch.zeros(len(sizes), dim)
     centres[1, :4] = 1.0
-    y = torch.repeat_interleave(torch.arange(2), torch.tensor(sizes))
-    statistics = collect(centres[y] + torch.randn(sum(sizes), dim, generator=generator), y)
+    y = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    return centres[y] + torch.randn(sum(sizes), dim, generator=generator), y, centres
+
+
+def test_means_of_few_images_are_corrected_for() -> None:
+    """In many dimensions the mean of eight images is far from where the next image of its class will be."""
+    z, y, centres = unequal()
+    statistics = collect(z, y)
     weight, bias = statistics.discriminant(0.1)
     truth = torch.arange(2).repeat_interleave(5000)
-    query = centres[truth] + torch.randn(len(truth), dim, generator=generator)
-    share = (query @ weight.T + bias).argmax(1).float().mean()
-    assert 0.4 < share < 0.6
+    query = centres[truth] + torch.randn(len(truth), 60, generator=torch.Generator().manual_seed(2))
     x, covariance = query.double().numpy(), statistics.covariance(0.0).numpy()
-    shrunk, means = statistics.covariance(0.1).numpy(), statistics.means.double().numpy()
-    distances = [np.einsum("nd,de,ne->n", x - mean, np.linalg.inv(shrunk), x - mean) for mean in means]
-    expected = [np.trace(np.linalg.inv(shrunk) @ covariance) / num for num in sizes]  # of the mean's own error
-    gap = (distances[0] - expected[0]) - (distances[1] - expected[1])
+    inverse, means = np.linalg.inv(statistics.covariance(0.1).numpy()), statistics.means.double().numpy()
+    distances = [np.einsum("nd,de,ne->n", x - mean, inverse, x - mean) for mean in means]
+    errors = [np.trace(inverse @ covariance) / num for num in (400, 8)]  # how much farther a mean is, on average
+    gap = (distances[0] - errors[0] / 2) - (distances[1] - errors[1] / 2)
     np.testing.assert_allclose(2 * (query @ (weight[1] - weight[0]) + bias[1] - bias[0]), gap, rtol=1e-3, atol=1e-3)
-    assert (distances[1] < distances[0]).mean() < 0.3  # what a discriminant without the correction does
+    share = (query @ weight.T + bias).argmax(1).float().mean()
+    assert (distances[1] < distances[0]).mean() + 0.05 < share < 0.5
+    statistics.grow(1)
+    corrections = statistics._noise(torch.ones(60, dtype=torch.double), (0.5, 0.5))
+    assert corrections.tolist() == pytest.approx([15 / 400, 15 / 8, 0])  # an empty class gains nothing
+
+
+def test_the_correction_takes_part_in_the_choice() -> None:
+    z, y, _ = unequal(dim=20, sizes=(60, 15))
+    discriminant = Discriminant(20)
+    discriminant.grow(2)
+    discriminant.choose(z, y)
+    held = np.concatenate([np.arange(num) % 5 == 4 for num in (60, 15)])
+    others, x = collect(z[~held], y[~held]), z.double().numpy()
+    means, unshrunk = others.means.double().numpy(), others.covariance(0.0).numpy()
+    losses = []
+    for prior in PRIORS:
+        inverse = np.linalg.inv((58 * unshrunk + prior * np.trace(unshrunk) / 20 * np.eye(20)) / (58 + prior))
+        scores = x[held] @ inverse @ means.T - 0.5 * np.einsum("cd,de,ce->c", means, inverse, means)
+        scores += np.trace(inverse @ unshrunk) / np.array([48, 12]) / 4
+        tempered = [torch.from_numpy(scores / 2**k).softmax(1).numpy() for k in range(8)]
+        losses.append([held.sum() * log_loss(y[held], p, labels=[0, 1]) for p in tempered])
+    np.testing.assert_allclose(discriminant.prior_losses.numpy(), losses, rtol=1e-4)
 
 
 def test_push_gives_the_statistics_of_mapped_features() -> None:

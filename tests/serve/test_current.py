@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import stat
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from recollect import ContinualClassifier
 from recollect.deploy import ModelStore
 from recollect.inference import ExportedClassifier
 from recollect.serve.current import CurrentModel
+from tests.serve.support import serving
 
 SECONDS = 120
 
@@ -61,6 +64,52 @@ def test_a_model_that_cannot_be_exported_is_served_as_it_is(
     assert model.refresh() is loaded  # and no second warning
 
 
+def test_a_model_whose_export_cannot_begin_is_served_as_it_is(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    monkeypatch.setattr("recollect.serve.current.ONNX", ())
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    with pytest.warns(UserWarning, match="cannot be exported: .*missing"):
+        model = CurrentModel(folder, "cpu")
+    assert isinstance(model.refresh().classifier, ContinualClassifier)
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+@pytest.mark.parametrize("ends", ["close", "forgotten"])
+def test_an_export_that_is_not_needed_leaves_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    waiting = tmp_path / "python"
+    waiting.write_text("#!/bin/sh\nexec sleep 600\n")
+    waiting.chmod(waiting.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(sys, "executable", str(waiting))
+    monkeypatch.setattr("recollect.serve.current.ONNX", ())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    model = CurrentModel(folder, "cpu")
+    assert model._export is not None
+    process = model._export._process
+    assert len(list((tmp_path / "temporary").iterdir())) == 1
+    if ends == "close":
+        model.close()
+    del model
+    assert process.returncode == -signal.SIGKILL
+    assert not list((tmp_path / "temporary").iterdir())
+
+
 def test_without_onnx_runtime_nothing_is_exported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recollect.serve.current.ONNX", ("a_package_that_nobody_has",))
     assert CurrentModel(folder, "cpu")._export is None
+
+
+def test_a_server_that_is_ended_ends_its_export(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    with serving(folder, "--device", "cpu", cwd=tmp_path) as (server, _):
+        assert len(list((tmp_path / "temporary").iterdir())) == 1
+        server.terminate()
+        assert server.wait(60) == 128 + signal.SIGTERM
+    assert not list((tmp_path / "temporary").iterdir())

@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 IMAGES_PER_COMPONENT = 10
-"""A component of fewer images would tell too much of each of them, and little of the class."""
+"""A component of fewer images would tell much of each of them, and little of the class."""
+MAX_COMPONENTS = 1024
 ROWS = 1024
 """Deviations whose components are computed at a time."""
 
@@ -31,13 +32,18 @@ def principal(deviations: Float[Tensor, "n d"], num: int) -> Float[Tensor, "num 
     found = deviations[:0]
     for part in deviations.split(ROWS):
         rows = torch.cat([found, part])
-        vectors = torch.linalg.eigh(rows @ rows.T).eigenvectors
-        found = vectors[:, -num:].flip(1).T @ rows if num else rows[:0]
+        if not num:
+            continue
+        if len(rows) > rows.shape[1]:
+            values, vectors = torch.linalg.eigh(rows.T @ rows)
+            found = (vectors * values.clamp(min=0).sqrt())[:, -num:].flip(1).T
+        else:
+            found = torch.linalg.eigh(rows @ rows.T).eigenvectors[:, -num:].flip(1).T @ rows
     return torch.cat([found, found.new_zeros(num - len(found), deviations.shape[1])])
 
 
 class Whitened:
-    """Components of all classes under a shared covariance, given as its Cholesky factor, whatever γ is."""
+    """Components of all classes under a shared covariance, given as its Cholesky factor; for any γ."""
 
     def __init__(self, components: Float[Tensor, "c r d"], factor: Float[Tensor, "d d"]) -> None:
         num_classes, rank, dim = components.shape

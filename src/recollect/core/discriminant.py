@@ -66,7 +66,7 @@ class Discriminant(nn.Module):
             self.register_buffer("offsets", torch.zeros(0, num_components))  # P (μ - centre)
         if shrinkage == "held-out":  # summed over all tasks, spread by spread
             self.register_buffer("prior_losses", torch.zeros(len(self._spreads) * len(PRIORS), len(TEMPERATURES)))
-            # Degrees of freedom of dropped classes, of which the covariance still is.
+            # Degrees of freedom of dropped classes, whose images the covariance still counts.
             self.register_buffer("forgotten", torch.zeros((), dtype=torch.int64))
 
     @property
@@ -176,11 +176,11 @@ class Discriminant(nn.Module):
         return [self.weight, self.bias, self.centre, *components]
 
     def forward(self, z: Float[Tensor, "b d"]) -> Float[Tensor, "b classes"]:
-        around = z - self.centre  # zero, so that little is rounded
-        scores = F.linear(around, self.weight, self.bias)
+        centred = z - self.centre  # so that little is rounded
+        scores = F.linear(centred, self.weight, self.bias)
         if not self._has_components:
             return scores
-        along = F.linear(around, self.projections.flatten(0, 1)).unflatten(1, self.offsets.shape)
+        along = F.linear(centred, self.projections.flatten(0, 1)).unflatten(1, self.offsets.shape)
         gains: Tensor = (along - self.offsets).square().sum(2) / 2
         return scores + gains
 

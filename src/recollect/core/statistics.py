@@ -1,10 +1,11 @@
 """Classes as Gaussians with one covariance: what a method stores of a task's features in place of its images.
 
     n_c, μ_c = counts and means       S = Σ_c Σ_{z of c} (z - μ_c)(z - μ_c)ᵀ       Σ = S / (n - C), shrunk
-    log p(c | z) = μ_cᵀ Σ⁻¹ z - ½ μ_cᵀ Σ⁻¹ μ_c + ½ tr(Σ⁻¹ S / (n - C)) / n_c + what is the same for all classes
+    log p(c | z) = μ_cᵀ Σ⁻¹ z - ½ μ_cᵀ Σ⁻¹ μ_c + ¼ tr(Σ⁻¹ S / (n - C)) / n_c + what is the same for all classes
 
-The last term corrects for means of few images, which are farther from new images of their class than the true mean is,
-on average by so much. Priors are equal. So no class is preferred for the number of its images or the size of its task.
+Priors are equal, whatever the number of a class's images or the size of its task. The last term corrects for means of
+few images, which are farther from new images of their class than the true mean is. It is half of what they lose by that
+on average: the whole would let classes of few images win too often, since their scores also vary more.
 
 Statistics are merged exactly (Chan et al. 1979) in double precision on the host, so images may come in any order and in
 any number of parts. A class of a single image stores the feature of that image as its mean. The principal components of
@@ -91,8 +92,11 @@ class ClassStatistics(nn.Module):
     @torch.no_grad()
     def add(self, features: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> None:
         """Merge more features; labels count the classes from 0."""
-        for part, names in zip(features.split(ROWS), labels.split(ROWS), strict=True):
-            self._add(on_host_in_double(part), on_host_in_double(names).long())
+        parts = torch.arange(len(labels), device=labels.device)
+        if self.num_components:  # which need the images of a class together
+            parts = labels.argsort(stable=True)
+        for rows in parts.split(ROWS):
+            self._add(on_host_in_double(features[rows]), on_host_in_double(labels[rows]).long())
 
     def _add(self, z: Tensor, y: Tensor) -> None:
         members = F.one_hot(y, self.num_classes).to(z.dtype)  # [n, classes]
@@ -114,7 +118,7 @@ class ClassStatistics(nn.Module):
         total = (old_num + num).clamp(min=1)
         between = (old_means - means) * (old_num * num / total).sqrt()[:, None]
         self._pack(self._unpacked() + scatter + between.T @ between)
-        if self.num_components:
+        if self.num_components and len(means):
             parts = zip(self._deviations(rows), deviations, between[:, None], strict=True)
             joined = [self._join(torch.cat(part), int(n)) for part, n in zip(parts, old_num + num, strict=True)]
             self.components[rows] = torch.stack(joined).to(self.components)
@@ -129,7 +133,7 @@ class ClassStatistics(nn.Module):
         return list(on_host_in_double(self.components[rows]) * lengths[:, None, None])
 
     def _join(self, deviations: Tensor, num: int) -> Tensor:
-        """The components of a class of `num` images; they are few enough to tell of no single image."""
+        """The components of a class of `num` images, one for every ten of them at most."""
         few = min(self.num_components, num // IMAGES_PER_COMPONENT)
         found = principal(deviations, few) / max(num - 1, 1) ** 0.5
         return F.pad(found, (0, 0, 0, self.num_components - few))
@@ -223,10 +227,11 @@ class ClassStatistics(nn.Module):
         return eigenvalues.clamp(min=0)
 
     def _noise(self, eigenvalues: Float[Tensor, " e"], shares: tuple[float, float]) -> Float[Tensor, " c"]:
-        """½ tr(Σ⁻¹ S / (n - C)) / n_c."""
+        """¼ tr(Σ⁻¹ S / (n - C)) / n_c; 0 for classes without images."""
         own, identity = shares
         trace = (eigenvalues / (own * eigenvalues + identity)).sum()
-        return 0.5 * trace / on_host_in_double(self.counts).clamp(min=1)
+        counts = on_host_in_double(self.counts)
+        return torch.where(counts > 0, 0.25 * trace / counts.clamp(min=1), 0.0)
 
     def _unpacked(self) -> Float[Tensor, "d d"]:
         """The scatter as a symmetric matrix."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from recollect.core.components import MAX_COMPONENTS
 from recollect.errors import UserError
 from recollect.inference.tasks import IMAGE_SIZES
 
@@ -20,7 +21,7 @@ RANGES = {
     "epochs": (1, 100_000),
     "batch_size": (2, 65_536),
     "patience": (0, 100_000),
-    "components": (0, 1024),
+    "components": (0, MAX_COMPONENTS),
 }
 
 

@@ -179,7 +179,7 @@ class SharedGaussians(StatisticsLearner[Shrunk], ABC):
         return scores
 
     def parameter_counts(self) -> Parameters:
-        """Reading needs the backbone, W and b alone."""
+        """Reading needs the backbone and what the discriminant computes scores from."""
         read = sum(buffer.numel() for buffer in self.discriminant.read_buffers())
         return Parameters(super().parameter_counts().training, num_parameters(self.network.backbone) + read)
 

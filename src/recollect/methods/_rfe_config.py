@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from recollect.core.components import MAX_COMPONENTS
 from recollect.core.frozen import STATISTICS, Statistics
 from recollect.core.identity import IDENTITIES, Identity
 from recollect.core.retrospector import FORMS, Form
@@ -95,8 +96,8 @@ class RFEConfig:
                 "shrinkage is a share from 0 to 1 and head_weight cannot be negative, "
                 f"got {self.shrinkage} and {self.head_weight}"
             )
-        if self.components < 0:
-            raise UserError(f"components cannot be negative, got {self.components}")
+        if not 0 <= self.components <= MAX_COMPONENTS:
+            raise UserError(f"components is a number from 0 to {MAX_COMPONENTS}, got {self.components}")
         if self.end_to_end and self.form == "affine":
             raise UserError("an affine retrospector is computed when a task ends; with end_to_end use another form")
         if self.end_to_end and self.alpha == 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from recollect.core.components import MAX_COMPONENTS
 from recollect.errors import UserError
 from recollect.methods._discriminant import FrozenConfig, SharedGaussians, ShrinkageConfig
 from recollect.methods.learner import Method, Setup
@@ -26,10 +27,10 @@ class SLDAConfig(ShrinkageConfig, FrozenConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.components < 0 or (self.components and self.shrinkage != -1):
+        if not 0 <= self.components <= (MAX_COMPONENTS if self.shrinkage == -1 else 0):
             raise UserError(
-                "components cannot be negative, and is above 0 only with shrinkage=-1, as held-out images choose their "
-                f"weight; got {self.components} with shrinkage={self.shrinkage}"
+                f"components is a number from 0 to {MAX_COMPONENTS}, and 0 unless shrinkage=-1, as held-out images "
+                f"choose their weight; got {self.components} with shrinkage={self.shrinkage}"
             )
 
 

@@ -4,8 +4,8 @@ That is the version of a model folder until `learn` or `rollback` makes another 
 `export` writes it again.
 
 Where ONNX Runtime is installed and a folder's model runs on the processor, each version is also exported in the
-background. Once that is done, the exported file is served: it gives the same probabilities, which `export` checks, in a
-fraction of the time.
+background. Once that is done, the exported file is served. It takes a fraction of the time, and `export` checks on some
+images that its probabilities are those of PyTorch.
 """
 
 from __future__ import annotations
@@ -62,30 +62,33 @@ class Export:
 
     def __init__(self, model: Path) -> None:
         folder = Path(mkdtemp())
-        self._file = folder / "model.onnx"
+        self._file, self._errors = folder / "model.onnx", folder / "errors"
         command = [sys.executable, "-m", "recollect", "export", str(model.absolute()), str(self._file)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        self._close = weakref.finalize(self, _close, self._process, folder)
+        try:
+            with self._errors.open("wb") as errors:
+                self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        except OSError:
+            shutil.rmtree(folder)
+            raise
+        self.close = weakref.finalize(self, _close, self._process, folder)
+        """Ends the process and removes what it has written."""
 
     def is_done(self) -> bool:
         """Whether the file, or an error, is there."""
         return self._process.poll() is not None
 
     def load(self, threads: int) -> ExportedClassifier:
-        """The exported model; its file is removed."""
-        try:
-            _, message = self._process.communicate()
-            if self._process.returncode:
-                raise UserError(message.strip() or "the export was stopped")
-            return ExportedClassifier.load(self._file, threads=threads)
-        finally:
-            self._close()
+        """The exported model."""
+        if self._process.returncode:
+            message = self._errors.read_text(errors="replace").strip()
+            raise UserError(message.rpartition("\n")[2] or "the export was stopped")
+        return ExportedClassifier.load(self._file, threads=threads)
 
 
-def _close(process: subprocess.Popen[str], folder: Path) -> None:
+def _close(process: subprocess.Popen[bytes], folder: Path) -> None:
     process.kill()
-    with process:  # which closes its pipe and waits for it
-        shutil.rmtree(folder, ignore_errors=True)
+    process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class CurrentModel:
@@ -108,21 +111,38 @@ class CurrentModel:
             except (UserError, OSError) as error:
                 warnings.warn(f"version {self._loaded.version} stays in use: {error}", stacklevel=2)
         elif self._export is not None and self._export.is_done():
-            self._loaded, self._export = self._load_export(self._export), None
+            self._loaded = self._load_export(self._export)
+            self.close()
         return self._loaded
 
+    def close(self) -> None:
+        """End an export that is still running, and remove its file."""
+        if self._export is not None:
+            self._export.close()
+        self._export = None
+
     def _load(self) -> Loaded:
-        self._export = None  # of an earlier version
         state = self._file_state()
         version, classifier = self._read_file() if self._is_exported else self._read_folder()
-        return _warmed(Loaded(version, classifier, state))
+        loaded = _warmed(Loaded(version, classifier, state))
+        self.close()  # the export of an earlier version
+        if self._exports:
+            self._export = self._start_export()
+        return loaded
+
+    def _start_export(self) -> Export | None:
+        try:
+            return Export(self.path)
+        except OSError as error:
+            _warn_about_export(error)
+            return None
 
     def _load_export(self, export: Export) -> Loaded:
         """The loaded version in its exported form, or as it is."""
         try:
             return _warmed(self._loaded._replace(classifier=export.load(self._threads)))
-        except UserError as error:
-            warnings.warn(f"predictions take longer, as the model cannot be exported: {error}", stacklevel=3)
+        except (UserError, OSError) as error:
+            _warn_about_export(error)
             return self._loaded
 
     def _read_file(self) -> tuple[str, Classifier]:
@@ -138,8 +158,7 @@ class CurrentModel:
         store = ModelStore(self.path)
         version = store.current()
         classifier = ContinualClassifier.of(store.load(version), device=self._device)
-        if self._exports and runtime.device.type == "cpu":
-            self._export = Export(self.path)
+        self._exports = self._exports and runtime.device.type == "cpu"
         return version, classifier
 
     def _file_state(self) -> FileState:
@@ -155,3 +174,9 @@ def _warmed(loaded: Loaded) -> Loaded:
     size = loaded.classifier.image_size
     loaded.classifier.predict_proba(np.zeros((1, 3, size, size), np.uint8))
     return loaded
+
+
+def _warn_about_export(error: Exception) -> None:
+    warnings.warn(
+        f"PyTorch computes the predictions, which takes longer; the model cannot be exported: {error}", stacklevel=3
+    )

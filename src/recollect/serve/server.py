@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -43,8 +46,14 @@ def run(app: ASGIApp, listening: socket.socket, when_started: Callable[[], None]
         server_header=False, proxy_headers=False, limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )  # fmt: skip
-    with suppress(KeyboardInterrupt):  # which uvicorn raises after it has stopped
+    signal.signal(signal.SIGTERM, _exit)  # uvicorn raises the signal again after it has stopped
+    with suppress(KeyboardInterrupt):
         _Server(config, when_started).run([listening])
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    """End the command as the signal would, but close what is open first."""
+    sys.exit(128 + number)
 
 
 class _Server(uvicorn.Server):

@@ -58,8 +58,11 @@ def serve(
             raise UserError(f"--min-probability is between 0 and 1, got {min_probability:g}")
         if not max_megabytes > 0:
             raise UserError(f"--max-megabytes is a positive number, got {max_megabytes:g}")
-        with closing(bind(host, port)) as listening, ThreadPoolExecutor(1) as worker:
-            current = worker.submit(CurrentModel, model, device, threads).result()
+        with (
+            closing(bind(host, port)) as listening,
+            ThreadPoolExecutor(1) as worker,
+            closing(worker.submit(CurrentModel, model, device, threads).result()) as current,
+        ):
             collection = None if collect is None else Collection(collect, model)
             service = Service(current, worker, collection, min_probability, round(max_megabytes * MEGABYTE))
 
