@@ -54,6 +54,10 @@ def _check_advice(weights: str, name: str, experiment: Experiment) -> None:
     leaders = {variants[0].method for variants in free.values()}
     if weights == "pretrained":
         require(leaders == {"rfe-plus"}, f"pretrained, no images: rfe-plus is the most accurate ({name})")
+        for evaluation, variants in free.items():
+            own = [v for v in variants if v.method == "fsa" and v.options.get("components")]
+            gaps = [mean_accuracy(variants[0], evaluation) - mean_accuracy(v, evaluation) for v in own]
+            require(all(gap < 2 for gap in gaps), f"fsa with components is not far below rfe-plus ({name})")
     elif name == "CIFAR-100, 5 tasks":
         require(leaders == {"rfe-plus"}, f"from scratch, no images: rfe-plus is the most accurate ({name})")
         gap = mean_accuracy(free["cil"][0], "cil") - mean_accuracy(keeping[0], "cil")
