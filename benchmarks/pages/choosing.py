@@ -120,7 +120,7 @@ def _best_two(methods: Sequence[Variant], evaluation: str) -> list[str]:
 
 
 def _name_and_accuracy(v: Variant, evaluation: str) -> str:
-    adapted = ", adapted" if v.options.get("adapt") else ""
+    own = ", adapted" if v.options.get("adapt") else ", with components" if v.options.get("components") else ""
     images = f" ({v.memory} images)" if v.memory else ""
     one_seed = " ¹" * (len(v.seeds) == 1)
-    return f"`{v.method}`{adapted}{images} {estimate(v.values(evaluation, 'average_accuracy'))}{one_seed}"
+    return f"`{v.method}`{own}{images} {estimate(v.values(evaluation, 'average_accuracy'))}{one_seed}"
