@@ -71,6 +71,11 @@ class Runtime:
         native = precision == "auto" and _computes_in_bf16(kind)
         return Runtime(torch.device(name), "bf16" if precision == "bf16" or native else "fp32", world)
 
+    @property
+    def is_on_processor(self) -> bool:
+        """Whether it computes on no GPU."""
+        return self.device.type == "cpu"
+
     def place(self, module: nn.Module) -> None:
         """Move a module to the device, its convolutions laid out channels last where that is faster."""
         module.to(self.device)

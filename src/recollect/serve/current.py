@@ -158,7 +158,7 @@ class CurrentModel:
         store = ModelStore(self.path)
         version = store.current()
         classifier = ContinualClassifier.of(store.load(version), device=self._device)
-        self._exports = self._exports and runtime.device.type == "cpu"
+        self._exports = self._exports and runtime.is_on_processor
         return version, classifier
 
     def _file_state(self) -> FileState:
