@@ -30,10 +30,8 @@ def principal(deviations: Float[Tensor, "n d"], num: int) -> Float[Tensor, "num 
     tensor([[4.2426, 0.0000]])
     """
     found = deviations[:0]
-    for part in deviations.split(ROWS):
+    for part in deviations.split(ROWS) if num else ():
         rows = torch.cat([found, part])
-        if not num:
-            continue
         if len(rows) > rows.shape[1]:
             values, vectors = torch.linalg.eigh(rows.T @ rows)
             found = (vectors * values.clamp(min=0).sqrt())[:, -num:].flip(1).T
