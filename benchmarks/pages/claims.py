@@ -77,7 +77,7 @@ def _summary(groups: Mapping[str, Sequence[Claim]]) -> str:
 
 
 def _table(group: Sequence[Claim]) -> str:
-    rows = [[c.text, f"**{c.verdict}**", c.measured] for c in group]
+    rows = [[c.text, f"**{c.verdict}**", c.evidence] for c in group]
     return table(["the paper's claim", "verdict", "measured"], rows, is_text=True)
 
 

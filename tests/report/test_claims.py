@@ -96,11 +96,26 @@ def test_an_interval_across_zero_is_inconclusive() -> None:
     assert "inconclusive: 2.0 ± 9.0 above derpp (500)" in claim.measured
 
 
+def test_an_inconclusive_claim_says_how_many_seeds_would_decide() -> None:
+    # gaps 6, -1, 1: mean 2, deviation 3.606; -2 is excluded once t(n) * 3.606 / sqrt(n) < 4: 4.48 for 5, 3.78 for 6
+    claim = claims_with(er=40.0, derpp=(44.0, 51.0, 49.0))["rfe-level-with-rehearsal"]
+    assert claim.needed == "about 6 seeds, if means and deviations stay"
+    assert claim.evidence.endswith(f"{claim.measured}. To decide: {claim.needed}")
+    # the same against er-mkd with a mean of -1.9, which is only 0.1 from -2
+    close = claims_with(derpp=(44.0, 51.0, 49.0), er_mkd=(47.9, 54.9, 52.9))["rfe-level-with-rehearsal"]
+    assert close.needed == "more than 20 seeds, or a larger difference"
+    assert claims_with(er=40.0)["rfe-level-with-rehearsal"].needed == ""
+    level = claims_with(rfe_e2e=(45.0, 52.0, 50.0))["end-to-end-level"]  # gaps -5, 2, 0: mean -1, 1 from -2
+    assert level.verdict == INCONCLUSIVE
+    assert level.needed == "more than 20 seeds, or a larger difference"
+
+
 def test_one_seed_is_inconclusive() -> None:
     judged = claims_of([result_of("rfe", 0, 50.0), result_of("er", 0, 10.0, memory=500, samples=500)])
     claim = judged["rfe-level-with-rehearsal"]
     measured = "inconclusive: 40.0 (± 0.0 over tasks) above er (500) (1 seed)"
     assert (claim.verdict, claim.measured) == (INCONCLUSIVE, measured)
+    assert claim.needed == "three seeds, for a first interval"
 
 
 def test_with_one_seed_the_interval_is_over_its_tasks() -> None:

@@ -21,6 +21,7 @@ from recollect.report.verdict import (
     judge,
     judge_all_ahead,
     judge_level,
+    needed,
 )
 
 REHEARSAL = ("agem", "er", "derpp", "er-ace", "er-mkd", "tamil", "cls-er")
@@ -203,18 +204,20 @@ def _rectified_nearer(drifts: Sequence[Mapping[str, Sequence[Sequence[float | No
     num_nearer = sum(after < before for before, after in pairs)
     drifted, rectified = fmean(before for before, _ in pairs), fmean(after for _, after in pairs)
     interval = "" if gap.half_width is None else f" ± {gap.half_width:.2f}"
+    verdict = judge([gap])
     return Claim(
         "rectified-nearer",
         "The chain recovers old features: the RMSE of rectified features is below that of drifted ones, α = 0",
-        judge([gap]),
+        verdict,
         f"{drifted:.2f} → {rectified:.2f}, nearer by {gap.mean:.2f}{interval}; {num_nearer} of {len(pairs)} pairs of "
         f"tasks over all seeds are nearer ({count_seeds([gap])})",
+        needed=needed(verdict, [(gap, 0.0)]),
     )
 
 
 def claim_sheet(experiment: Experiment, name: str) -> Sheet | None:
     """The claims of an experiment as a table; None where none can be judged."""
-    rows: list[list[Cell | str]] = [[claim.text, claim.verdict, claim.measured] for claim in claims(experiment)]
+    rows: list[list[Cell | str]] = [[claim.text, claim.verdict, claim.evidence] for claim in claims(experiment)]
     notes = [
         "Percentage points, paired by seed: mean ± half of Student's 95 % interval, not corrected for multiple "
         "comparisons.",

@@ -67,7 +67,8 @@ def time_claims(bench: Mapping[str, Any], run_ratios: Mapping[str, float | None]
         )
         measured += f"; {of_run:.2f} over the 10 tasks of Tiny ImageNet, each run timed once" if of_run else ""
         text = f"Training {method.upper()} takes {claim} (at most {limit:g} times as long)"
-        judged.append(Claim(f"{method}-training-time", text, verdict, measured))
+        needed = "whole runs of both, timed on a machine without other work" if verdict == INCONCLUSIVE else ""
+        judged.append(Claim(f"{method}-training-time", text, verdict, measured, needed=needed))
     inference = [cell["ratio"] for cell in bench["inference"] if cell["tasks"] == 10]
     text = "Inference through the chain of 10 tasks takes moderately longer than without it"
     measured = f"{min(inference):.2f} to {max(inference):.2f} of the time without it, over batch sizes and precisions"

@@ -11,6 +11,8 @@ from statistics import fmean, stdev
 from recollect.report.collect import Variant
 
 CONFIDENCE = 0.95
+MAX_SEEDS = 20
+"""Beyond so many seeds, no number is estimated."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,18 @@ def half_width(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     return student_quantile(len(values)) * stdev(values) / math.sqrt(len(values))
+
+
+def seeds_to_exclude(value: float, gap: Difference) -> int | None:
+    """How many seeds an interval takes to exclude a value, if mean and deviation stay; None if more than MAX_SEEDS.
+
+    >>> seeds_to_exclude(0.0, Difference(mean=2.0, half_width=2.5, num_seeds=3))
+    4
+    """
+    assert gap.half_width is not None, "one seed has no interval"
+    deviation = gap.half_width * math.sqrt(gap.num_seeds) / student_quantile(gap.num_seeds)
+    candidates = range(gap.num_seeds + 1, MAX_SEEDS + 1)
+    return next((n for n in candidates if student_quantile(n) * deviation / math.sqrt(n) < abs(gap.mean - value)), None)
 
 
 @cache

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from recollect.report.stats import Difference
+from recollect.report.stats import MAX_SEEDS, Difference, seeds_to_exclude
 
 SUPPORTED, REFUTED, INCONCLUSIVE = "supported", "refuted", "inconclusive"
 LEVEL_POINTS = 2.0
 """Percentage points within which two accuracies count as level."""
+FIRST_INTERVAL = "three seeds, for a first interval"
 MAX_LISTED = 3
 """Methods that are ahead or level are listed up to this number, and summarised beyond it."""
 
@@ -25,6 +27,13 @@ class Claim:
     measured: str
     memory: int | None = None
     """The number of exemplars that it is about; None where it is about no particular number."""
+    needed: str = ""
+    """What it would take to decide, where the verdict is inconclusive."""
+
+    @property
+    def evidence(self) -> str:
+        """What was measured and, where that does not decide, what would."""
+        return f"{self.measured}. To decide: {self.needed}" if self.needed else self.measured
 
 
 @dataclass(frozen=True)
@@ -64,17 +73,34 @@ def judge_all_ahead(
     gaps = {name: gap for name, gap in differences.items() if gap is not None}
     if gaps:
         verdict = judge(list(gaps.values()), margin)
-        yield Claim(claim_id, text, verdict, _describe(gaps, comparison, margin), memory)
+        undecided = [(gap, -margin) for gap in gaps.values() if judge([gap], margin) == INCONCLUSIVE]
+        yield Claim(claim_id, text, verdict, _describe(gaps, comparison, margin), memory, needed(verdict, undecided))
 
 
 def judge_level(claim_id: str, text: str, gap: Difference | None) -> Claim:
     """The claim that two methods are equally accurate: the whole interval lies within the margin."""
     if gap is None or gap.half_width is None:
-        return Claim(claim_id, text, INCONCLUSIVE, f"{gap} (1 seed)" if gap else "no common seed")
+        measured = f"{gap} (1 seed)" if gap else "no common seed"
+        return Claim(claim_id, text, INCONCLUSIVE, measured, needed=FIRST_INTERVAL)
     low, high = gap.mean - gap.half_width, gap.mean + gap.half_width
     is_apart = low > LEVEL_POINTS or high < -LEVEL_POINTS
     verdict = SUPPORTED if max(-low, high) <= LEVEL_POINTS else REFUTED if is_apart else INCONCLUSIVE
-    return Claim(claim_id, text, verdict, f"{gap} ({count_seeds([gap])})")
+    nearest = math.copysign(LEVEL_POINTS, gap.mean)
+    measured = f"{gap} ({count_seeds([gap])})"
+    return Claim(claim_id, text, verdict, measured, needed=needed(verdict, [(gap, nearest)]))
+
+
+def needed(verdict: str, gaps: Sequence[tuple[Difference, float]]) -> str:
+    """What it takes until every interval excludes the value beside it; nothing where the verdict is clear."""
+    if verdict != INCONCLUSIVE:
+        return ""
+    if any(gap.half_width is None for gap, _ in gaps):
+        return FIRST_INTERVAL
+    numbers = [seeds_to_exclude(value, gap) for gap, value in gaps]
+    known = [number for number in numbers if number is not None]
+    if len(known) < len(numbers):
+        return f"more than {MAX_SEEDS} seeds, or a larger difference"
+    return f"about {max(known)} seeds, if means and deviations stay"
 
 
 def count_seeds(gaps: Sequence[Difference]) -> str:
