@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from recollect.methods._discriminant import start_heads
+from recollect.errors import UserError
+from recollect.methods._heads import start_heads
 from recollect.nets.convnet import ConvNet
 from recollect.rng import Key
 from recollect.streams import TaskData
@@ -20,13 +21,17 @@ def pretrained() -> nn.Module:
     return backbone
 
 
-@pytest.mark.parametrize("method", ["rfe-plus", "fsa", "ldc", "joint"])
+ALWAYS_GENTLE = ("rfe-plus", "fsa", "ldc")
+GENTLE_ON_REQUEST = ("finetune", "joint", "lwf", "ewc", "si", "agem", "er", "derpp", "er-ace", "er-mkd", "tamil", "cls-er")
+
+
+@pytest.mark.parametrize("method", [*ALWAYS_GENTLE, *GENTLE_ON_REQUEST])
 def test_norms_keep_their_statistics_with_pretrained_weights(method: str) -> None:
     stream, backbone = make_stream((2, 2)), pretrained()
     norms = [module for module in backbone.modules() if isinstance(module, nn.BatchNorm2d)]
     before = [norm.running_mean.clone() for norm in norms]  # type: ignore[union-attr]
     weight = next(backbone.parameters()).detach().clone()
-    options = {"gentle": "pretrained"} if method == "joint" else {}
+    options = {"gentle": "pretrained"} if method in GENTLE_ON_REQUEST else {}
     learner = make_learner(method, stream, backbone=backbone, epochs=2, **options)
     teach(learner, stream)
     assert all(torch.equal(norm.running_mean, old) for norm, old in zip(norms, before, strict=True))  # type: ignore[arg-type]
@@ -44,11 +49,12 @@ def test_norms_follow_the_batch_from_scratch() -> None:
     assert learner.rfe.anchor.statistics == "adapting"
 
 
-@pytest.mark.parametrize("method", ["rfe-plus", "fsa"])
+@pytest.mark.parametrize("method", ["rfe-plus", "fsa", "er", "lwf"])
 def test_new_heads_start_as_discriminants_of_pretrained_features(method: str) -> None:
     stream = make_stream((3, 3), per_class=30)
     task = stream.tasks[0]
-    learner = make_learner(method, stream, backbone=pretrained()).eval()
+    options = {"gentle": "pretrained"} if method in GENTLE_ON_REQUEST else {}
+    learner = make_learner(method, stream, backbone=pretrained(), **options).eval()
     learner.begin_task(task.info)
     data = TaskData(task.train, stream.pixels, torch.device("cpu"), 16, Key(0))
     learner.eval().prepare_task(task.info, data)
@@ -73,16 +79,25 @@ def test_joint_training_starts_as_one_discriminant_of_all_pretrained_features() 
     assert (logits.argmax(1) == labels).float().mean() > 0.8  # over the classes of both tasks
 
 
-def test_joint_training_leaves_a_pretrained_start_alone_unless_asked() -> None:
+@pytest.mark.parametrize(("method", "options"), [("joint", {}), ("er", {}), ("er", {"gentle": "never"})])
+def test_a_pretrained_start_is_left_alone_unless_asked(method: str, options: dict[str, str]) -> None:
     stream = make_stream((3, 2))
     task = stream.tasks[0]
-    learner = make_learner("joint", stream, backbone=pretrained())
+    learner = make_learner(method, stream, backbone=pretrained(), **options)
     learner.begin_task(task.info)
     before = learner.network.heads[0].weight.clone()
     learner.prepare_task(task.info, TaskData(task.train, stream.pixels, torch.device("cpu"), 16, Key(0)))
     assert torch.equal(learner.network.heads[0].weight, before)
     (phase,) = learner.phases(task.info)
     assert learner.network.backbone in phase.training
+
+
+def test_gentle_training_of_a_random_start_needs_always() -> None:
+    stream = make_stream((3, 2))
+    chosen = {gentle: make_learner("er", stream, gentle=gentle).is_gentle for gentle in ("never", "pretrained", "always")}
+    assert chosen == {"never": False, "pretrained": False, "always": True}
+    with pytest.raises(UserError, match="gentle is 'never', 'always' or 'pretrained', got 'often'"):
+        make_learner("er", stream, gentle="often")
 
 
 def test_heads_start_the_same_under_autocast() -> None:

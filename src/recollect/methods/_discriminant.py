@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from recollect.core import Discriminant, folded, held_out
-from recollect.device import Rows, at_least_single
+from recollect.core import Discriminant, folded
+from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods.learner import Learner, Parameters, Phase, Reader, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
 from recollect.streams import Batch, TaskData, TaskInfo
-
-TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-HEAD_SHRINKAGE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,16 +77,17 @@ class StatisticsLearner(Learner[Config], ABC):
         """The feature z that the statistics are of, from the backbone's."""
         return f
 
-    @torch.no_grad()
+    @property
+    def is_gentle(self) -> bool:
+        return self.network.is_pretrained
+
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
-        may_have_returned = task.units is not None  # a class that has its unit, and so a row in another task's head
-        if self.network.is_pretrained and self.is_trained_on(task) and not may_have_returned:
-            f = read_features(self.network.backbone, self.setup, data)
-            start_heads([self.network.heads[task.index]], f, data.labels - self.network.units(task.index).start)
+        if self.is_trained_on(task):
+            super().prepare_task(task, data)
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
         if self.is_trained_on(task):
-            yield self.classifier_phase(task, self.step, "task", trains_norms=not self.network.is_pretrained)
+            yield self.classifier_phase(task, self.step, "task")
 
     def step(self, batch: Batch, update: Update) -> None:
         update(self.network.cross_entropy(self.network(batch.x), batch.y, "task"))
@@ -182,41 +180,3 @@ class SharedGaussians(StatisticsLearner[Shrunk], ABC):
         """Reading needs the backbone and what the discriminant computes scores from."""
         read = sum(buffer.numel() for buffer in self.discriminant.read_buffers())
         return Parameters(super().parameter_counts().training, num_parameters(self.network.backbone) + read)
-
-
-@torch.no_grad()
-def read_features(backbone: nn.Module, setup: Setup, data: TaskData) -> Tensor:
-    """Features of a task's images as they are."""
-    read, rows = folded(backbone, setup.image_shape), Rows(len(data))
-    for batch in data.batches():
-        rows.add(at_least_single(read(batch.x)))
-    return rows.tensor
-
-
-@torch.no_grad()
-def start_heads(heads: Sequence[nn.Module], f: Tensor, labels: Tensor, shrinkage: float = HEAD_SHRINKAGE) -> None:
-    """Make heads, side by side, the discriminant of features f, as confident as a fifth of them, held out, allows."""
-    with torch.autocast(f.device.type, enabled=False):
-        _start_heads(heads, f, labels, shrinkage)
-
-
-def _start_heads(heads: Sequence[nn.Module], f: Tensor, labels: Tensor, shrinkage: float) -> None:
-    sizes = [len(head.get_parameter("bias")) for head in heads]
-    held = held_out(labels)
-    temperature = TEMPERATURES[-1]
-    if bool(held.any()) and not bool(held.all()):
-        scores = _fit(f[~held], labels[~held], sum(sizes), shrinkage)(f[held])
-        losses = [F.cross_entropy(scores / t, labels[held]) for t in TEMPERATURES]
-        temperature = TEMPERATURES[int(torch.stack(losses).argmin())]
-    whole = _fit(f, labels, sum(sizes), shrinkage)
-    bias = whole.bias - whole.weight @ whole.centre
-    for head, rows, shifts in zip(heads, whole.weight.split(sizes), bias.split(sizes), strict=True):
-        head.load_state_dict({"weight": rows / temperature, "bias": shifts / temperature})
-
-
-def _fit(f: Tensor, labels: Tensor, num_classes: int, shrinkage: float) -> Discriminant:
-    discriminant = Discriminant(f.shape[1], shrinkage).to(f.device)
-    discriminant.grow(num_classes)
-    discriminant.add(f, labels)
-    discriminant.refresh()
-    return discriminant

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from recollect.errors import UserError
-from recollect.methods.learner import Learner, Method, Phase, Setup, Update
+from recollect.methods.learner import Learner, Method, Phase, Setup, TrainingConfig, Update
 from recollect.nets import Network
 from recollect.streams import Batch, TaskData, TaskInfo
 
 
 @dataclass(frozen=True, kw_only=True)
-class EWCConfig:
+class EWCConfig(TrainingConfig):
     penalty: float = 1000.0
     """Weight of the quadratic penalty, λ."""
     decay: float = 1.0
@@ -28,6 +28,7 @@ class EWCConfig:
     """Training images on which the Fisher information of a task is estimated, one gradient each."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.penalty < 0 or not 0 <= self.decay <= 1 or self.fisher_samples < 1:
             raise UserError("penalty cannot be negative, decay lies in [0, 1], fisher_samples must be positive; "
                             f"got {self.penalty}, {self.decay}, {self.fisher_samples}")  # fmt: skip

@@ -17,12 +17,14 @@ from torch import Tensor, nn
 
 from recollect.errors import UserError
 from recollect.memory import Memory
+from recollect.methods._heads import read_features, start_heads
 from recollect.nets import Network
 from recollect.registry import discover
 from recollect.rng import Key
-from recollect.streams import Batch, TaskData, TaskInfo
+from recollect.streams import OMITTED, Batch, TaskData, TaskInfo
 
 Units = Literal["seen", "task", "all"]
+Gentle = Literal["never", "always", "pretrained"]
 
 
 @dataclass(frozen=True)
@@ -128,13 +130,26 @@ class Parameters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaselineConfig:
+class TrainingConfig:
+    """Options shared by methods that train a backbone with its heads."""
+
+    gentle: Gentle = field(default="never", metadata=OMITTED)
+    """Whether to initialise heads as linear discriminants and freeze BatchNorm statistics, as `rfe-plus` does."""
+
+    def __post_init__(self) -> None:
+        if self.gentle not in get_args(Gentle):
+            raise UserError(f"gentle is 'never', 'always' or 'pretrained', got {self.gentle!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineConfig(TrainingConfig):
     """Options shared by methods that train one classifier."""
 
     units: Units = "seen"
     """Cross-entropy over units seen so far, of the image's own task (old heads frozen), or all (with fixed heads)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.units not in get_args(Units):
             raise UserError(f"units is 'seen', 'task' or 'all', got {self.units!r}")
 
@@ -166,13 +181,22 @@ class Learner(nn.Module, ABC, Generic[Config]):
         self.config = config
         self.setup = setup
 
+    @property
+    def is_gentle(self) -> bool:
+        """Whether heads start as discriminants of the features, and BatchNorm keeps its statistics."""
+        gentle: Gentle = getattr(self.config, "gentle", "never")
+        return gentle == "always" or (gentle == "pretrained" and self.network.is_pretrained)
+
     def begin_task(self, task: TaskInfo) -> None:
         """Grow modules; nothing else."""
         self.network.begin_task(task.num_classes, task.units)
 
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
         """Set what training starts from, by the task's unaugmented training images."""
-        return
+        may_have_returned = task.units is not None  # a class that has its unit, and so a row in another task's head
+        if self.is_gentle and not may_have_returned:
+            f = read_features(self.network.backbone, self.setup.image_shape, data)
+            start_heads([self.network.heads[task.index]], f, data.labels - self.network.units(task.index).start)
 
     @abstractmethod
     def phases(self, task: TaskInfo) -> Iterable[Phase]:
@@ -218,13 +242,8 @@ class Learner(nn.Module, ABC, Generic[Config]):
             del rest[name]
         self.load_state_dict({**rest, **state})
 
-    def classifier_phase(
-        self, task: TaskInfo, step: Callable[[Batch, Update], None], units: Units, *, trains_norms: bool = True
-    ) -> Phase:
-        """The usual phase: train the backbone and the heads that `units` says; watch the cross-entropy.
-
-        Unless it `trains_norms`, the backbone is in evaluation mode, so that BatchNorm keeps its statistics.
-        """
+    def classifier_phase(self, task: TaskInfo, step: Callable[[Batch, Update], None], units: Units) -> Phase:
+        """The usual phase: train the backbone and the heads that `units` says; watch the cross-entropy."""
         network = self.network
         if units == "task" and not self.together:
             heads = network.heads_of(task.index)
@@ -237,7 +256,7 @@ class Learner(nn.Module, ABC, Generic[Config]):
             return Validation({"classifier": ce}, num_correct(logits[:, network.seen()], batch.y))
 
         groups = {"classifier": [*network.learnable(), *heads.parameters()]}
-        awake = [network.backbone, heads] if trains_norms else [heads]
+        awake = [heads] if self.is_gentle else [network.backbone, heads]
         return Phase("fit", groups, step, validate, self.setup.schedule, awake)
 
 

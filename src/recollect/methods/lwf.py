@@ -14,19 +14,20 @@ from torch import Tensor
 from recollect.core import Frozen
 from recollect.device import at_least_single
 from recollect.errors import UserError
-from recollect.methods.learner import Learner, Method, Parameters, Phase, Setup, Update, num_parameters
+from recollect.methods.learner import Learner, Method, Parameters, Phase, Setup, TrainingConfig, Update, num_parameters
 from recollect.nets import Network
 from recollect.streams import Batch, TaskInfo
 
 
 @dataclass(frozen=True, kw_only=True)
-class LwFConfig:
+class LwFConfig(TrainingConfig):
     distill: float = 1.0
     """Weight of the distillation of each old head, λ."""
     temperature: float = 2.0
     """Temperature, T."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.distill < 0 or self.temperature <= 0:
             raise UserError(
                 f"distill cannot be negative, temperature must be positive; got {self.distill}, {self.temperature}"
@@ -61,7 +62,7 @@ class LwF(Learner[LwFConfig]):
         usual = self.classifier_phase(task, step, "task")
         heads = self.network.heads[: task.index + 1]
         groups = {"classifier": [*self.network.learnable(), *heads.parameters()]}
-        yield replace(usual, groups=groups, training=[self.network.backbone, heads])
+        yield replace(usual, groups=groups, training=[*usual.training, heads])
 
     def parameter_counts(self) -> Parameters:
         count = num_parameters(self.network)

@@ -20,7 +20,7 @@ from recollect.core import RFE, feature_estimation, folded, fused, fused_heads
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.device import at_least_single
 from recollect.errors import UserError
-from recollect.methods._discriminant import read_features, start_heads
+from recollect.methods._heads import read_features, start_heads
 from recollect.methods._rfe_config import RFEConfig
 from recollect.methods._rfe_identity import Evidence, TaskIdentity
 from recollect.methods._rfe_memory import Recall, RFEMemory
@@ -56,7 +56,6 @@ class RFELearner(Learner[RFEConfig]):
             raise UserError(
                 f"RFE needs images of at least {POOLED_SIZE} pixels, got {setup.image_shape[1:]}; enlarge them"
             )
-        self.is_gentle = config.gentle == "always" or (config.gentle == "pretrained" and network.is_pretrained)
         self.rfe = RFE(
             network.feature_dim,
             in_channels=setup.image_shape[0],
@@ -95,7 +94,7 @@ class RFELearner(Learner[RFEConfig]):
 
     def _read(self, task: TaskInfo, data: TaskData) -> tuple[Tensor, Tensor]:
         """Features of a task's images, and labels within the task."""
-        f = read_features(self.network.backbone, self.setup, data)
+        f = read_features(self.network.backbone, self.setup.image_shape, data)
         return f, data.labels - self.network.units(task.index).start
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
@@ -186,7 +185,8 @@ class RFELearner(Learner[RFEConfig]):
         if self.adapts:
             if self.config.form == "affine" and self.rfe.anchor is not None:
                 teacher = self.rfe.anchor.module
-                self.rfe.fit_affine(*(read_features(part, self.setup, data) for part in (backbone, teacher)))
+                shape = self.setup.image_shape
+                self.rfe.fit_affine(*(read_features(part, shape, data) for part in (backbone, teacher)))
             warn_about_retrospector(self.config, self.rfe, self.network, task, data)
         if self.past is not None:
             self.past.write(task.index, data, backbone, self.rfe)

@@ -13,19 +13,20 @@ import torch
 from torch import Tensor
 
 from recollect.errors import UserError
-from recollect.methods.learner import Learner, Method, Phase, Setup, Update
+from recollect.methods.learner import Learner, Method, Phase, Setup, TrainingConfig, Update
 from recollect.nets import Network
 from recollect.streams import Batch, TaskData, TaskInfo
 
 
 @dataclass(frozen=True, kw_only=True)
-class SIConfig:
+class SIConfig(TrainingConfig):
     penalty: float = 10.0
     """Weight of the quadratic penalty, c."""
     damping: float = 1e-3
     """Keeps the importance of weights that did not move finite, ξ."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.penalty < 0 or self.damping <= 0:
             raise UserError(
                 f"penalty cannot be negative and damping must be positive, got {self.penalty}, {self.damping}"
