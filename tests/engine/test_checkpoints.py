@@ -145,3 +145,28 @@ def test_checkpoints_of_a_thousand_tasks_are_ordered_by_number(tmp_path: Path) -
     for name in ("task-998", "task-999", "task-1000"):
         checkpoint.save(tmp_path, name, {"a": torch.ones(2)}, {})
     assert [path.name for path in checkpoint.ordered(tmp_path)] == ["task-999", "task-1000"]
+
+
+@pytest.mark.parametrize("successor", ["task-001", "task-002"])
+def test_a_checkpoint_replaced_while_it_is_read_is_read_again(
+    successor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_load, num_saved = checkpoint.load_tensors, 1
+    checkpoint.save(tmp_path, "task-001", {"a": torch.zeros(1)}, {"n": 0}, "run")
+
+    def replace_then_load(path: Path, sha256: str) -> Any:
+        nonlocal num_saved
+        if num_saved == 1:
+            num_saved += 1
+            checkpoint.save(tmp_path, successor, {"a": torch.ones(1)}, {"n": 1}, "run")
+            if successor != "task-001":
+                shutil.rmtree(tmp_path / "task-001")
+        return true_load(path, sha256)
+
+    monkeypatch.setattr(checkpoint, "load_tensors", replace_then_load)
+    loaded = checkpoint.load_newest(tmp_path, "run")
+    assert loaded is not None
+    assert (float(loaded[0]["a"]), loaded[1]) == (1.0, {"n": 1})
+    with pytest.raises(UserError, match="is of another run"):
+        checkpoint.load_newest(tmp_path, "other")
+    assert checkpoint.load_newest(tmp_path / "nothing", "run") is None

@@ -122,10 +122,7 @@ def load_latest(folder: Path, run: str = "") -> tuple[dict[str, Tensor], dict[st
     damaged: dict[Path, str] = {}
     for path in reversed(ordered(folder)):
         try:
-            about = _read(path)
-            if about["format"] != FORMAT or about["run"] != run:
-                what = f"format {about['format']}" if about["format"] != FORMAT else f"another run ({about['run']})"
-                raise UserError(f"the checkpoint {path} is of {what}; move it away to start over")
+            about = _read(path, run)
             tensors = _load(path, about)
         except _DamagedError as error:
             damaged[path] = f"{path} is damaged ({error})"
@@ -142,6 +139,33 @@ def load_latest(folder: Path, run: str = "") -> tuple[dict[str, Tensor], dict[st
     return None
 
 
+def load_newest(folder: Path, run: str = "") -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Tensors and state of the newest checkpoint, refused where it is damaged; None where there is none.
+
+    Nothing is removed. If a run that is still training replaces the checkpoint meanwhile, its successor is read.
+    """
+    while (path := newest(folder)) is not None:
+        before = _inode(path)
+        try:
+            about = _read(path, run)
+            return _load(path, about), about["state"]
+        except (_DamagedError, FileNotFoundError) as error:
+            if newest(folder) == path and before is not None and _inode(path) == before:
+                raise UserError(
+                    f"the checkpoint {path} is damaged ({error}); restore it from a copy, or repeat the run in "
+                    "another folder"
+                ) from error
+    return None
+
+
+def _inode(path: Path) -> int | None:
+    """Tells a checkpoint from its successor of the same name; None where it is gone."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
 def load_one(path: Path) -> Checkpoint:
     """One checkpoint, refused where it is damaged."""
     try:
@@ -151,8 +175,8 @@ def load_one(path: Path) -> Checkpoint:
         raise UserError(f"the checkpoint {path} is damaged ({error}); remove it") from error
 
 
-def _read(path: Path) -> StateFile:
-    """The JSON, as it was sealed."""
+def _read(path: Path, run: str | None = None) -> StateFile:
+    """The JSON, as it was sealed; where `run` is given, refused if it is of another run or format."""
     file = path / "state.json"
     _check_readable(file)
     try:
@@ -161,6 +185,9 @@ def _read(path: Path) -> StateFile:
         raise _DamagedError(f"state.json: {error}") from error
     if not seal_matches(about, "check"):
         raise _DamagedError("state.json does not match its own hash")
+    if run is not None and (about["format"] != FORMAT or about["run"] != run):
+        what = f"format {about['format']}" if about["format"] != FORMAT else f"another run ({about['run']})"
+        raise UserError(f"the checkpoint {path} is of {what}; move it away to start over")
     return about
 
 

@@ -37,6 +37,7 @@ class LoadedRun(NamedTuple):
 def load_run(folder: str | Path, data_root: str | Path | None = None, *, method: str | None = None) -> LoadedRun:
     """Load a run's learner, stream and result; `data_root` replaces the data folder that the run was started with.
 
+    The folder is not changed. A damaged newest checkpoint is refused, since an older one does not match the result.
     If the method is not registered but comes from a Python file, name that file again as `method`; it is run.
     """
     folder = Path(folder)
@@ -45,7 +46,7 @@ def load_run(folder: str | Path, data_root: str | Path | None = None, *, method:
     stream = open_stream(config.stream, config.stream_options, config.seed, root)
     stream = for_learner(stream, config.method_row.learner)
     learner = create_learner(config, stream)
-    loaded = checkpoint.load_latest(folder / "checkpoint", config.hash)
+    loaded = checkpoint.load_newest(folder / "checkpoint", config.hash)
     if loaded is None:
         raise UserError(f"{folder} has no checkpoint yet; resume it with recollect resume {folder}")
     tensors, state = loaded
