@@ -77,7 +77,8 @@ def test_class_means_follow_the_space_that_a_task_is_read_in() -> None:
             assert torch.allclose(learner.identity.rule.get_buffer(f"means_{past}"), expected, atol=1e-5), (index, past)
 
 
-def test_identity_retrospectors_score_like_no_chain() -> None:
+@pytest.mark.parametrize("identity", ["average", "class-means", "forward", "anchored", "lda"])
+def test_identity_retrospectors_score_like_no_chain(identity: str) -> None:
     """What the chain is measured against: replaced by the identity it reads as if it were not there."""
 
     class Same(nn.Module):
@@ -87,7 +88,7 @@ def test_identity_retrospectors_score_like_no_chain() -> None:
             return f
 
     stream = make_stream((2, 2, 2))
-    learner = make_learner("rfe", stream, alpha=0.0, epochs=3)
+    learner = make_learner("rfe", stream, alpha=0.0, epochs=3, identity=identity)
     warm(learner, stream, 3)
     x = stream.pixels.normalise(stream.tasks[0].test.take(torch.arange(8))[0])
     with torch.no_grad():

@@ -22,7 +22,20 @@ def pretrained() -> nn.Module:
 
 
 ALWAYS_GENTLE = ("rfe-plus", "fsa", "ldc")
-GENTLE_ON_REQUEST = ("finetune", "joint", "lwf", "ewc", "si", "agem", "er", "derpp", "er-ace", "er-mkd", "tamil", "cls-er")
+GENTLE_ON_REQUEST = (
+    "finetune",
+    "joint",
+    "lwf",
+    "ewc",
+    "si",
+    "agem",
+    "er",
+    "derpp",
+    "er-ace",
+    "er-mkd",
+    "tamil",
+    "cls-er",
+)
 
 
 @pytest.mark.parametrize("method", [*ALWAYS_GENTLE, *GENTLE_ON_REQUEST])
@@ -94,7 +107,9 @@ def test_a_pretrained_start_is_left_alone_unless_asked(method: str, options: dic
 
 def test_gentle_training_of_a_random_start_needs_always() -> None:
     stream = make_stream((3, 2))
-    chosen = {gentle: make_learner("er", stream, gentle=gentle).is_gentle for gentle in ("never", "pretrained", "always")}
+    chosen = {
+        gentle: make_learner("er", stream, gentle=gentle).is_gentle for gentle in ("never", "pretrained", "always")
+    }
     assert chosen == {"never": False, "pretrained": False, "always": True}
     with pytest.raises(UserError, match="gentle is 'never', 'always' or 'pretrained', got 'often'"):
         make_learner("er", stream, gentle="often")

@@ -14,8 +14,10 @@ from recollect.methods._rfe_config import RFEConfig
 from recollect.streams import TaskData, TaskInfo
 
 MAX_VIEWS = 40_000  # of all images of a task, whose features are held at a time
-Evidence = Callable[[Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
-"""From images, today's features, estimates in each task's space and logits of each head to scores of all classes."""
+Ranking = Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
+"""From estimates in each task's space and logits of each head to scores of all classes."""
+Evidence = Callable[[Tensor, Tensor], Ranking]
+"""From images and today's features to the ranking of their classes."""
 
 
 class Anchor(Frozen):
@@ -110,27 +112,19 @@ class TaskIdentity(nn.Module):
         spaces = [rows.tensor for rows in estimates.values()]
         return Reading(f.tensor, spaces, None if first is None else at_first.tensor, self.is_frozen)
 
-    def _read_first(self, x: Tensor, first: Callable[[Tensor], Tensor] | None) -> Tensor | None:
-        """Features of the network that never moves; None without it."""
-        return None if first is None else at_least_single(first(x))
-
     def reader(self, dtype: torch.dtype | None) -> Evidence:
         """`evidence`, with the first task's network folded."""
         first = None if self.first is None else folded(self.first.module, self.image_shape, dtype)
-        return lambda x, f, estimates, logits: self._evidence(x, f, estimates, logits, first)
+        return lambda x, f: self._ranking(f, None if first is None else at_least_single(first(x)))
 
-    def evidence(self, x: Tensor, f: Tensor, estimates: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
-        """Scores of the classes of all tasks that have begun; where none has, fixed heads are averaged."""
-        return self._evidence(x, f, estimates, logits, self.first)
+    def evidence(self, x: Tensor, f: Tensor) -> Ranking:
+        """Ranks the classes of all tasks that have begun; where none has, fixed heads are averaged."""
+        return self._ranking(f, None if self.first is None else at_least_single(self.first(x)))
 
-    def _evidence(
-        self,
-        x: Tensor,
-        f: Tensor,
-        estimates: Sequence[Tensor],
-        logits: Sequence[Tensor],
-        first: Callable[[Tensor], Tensor] | None,
-    ) -> Tensor:
-        if not estimates:
-            return average(logits[:1])
-        return self.rule.evidence(Reading(f, estimates, self._read_first(x, first), self.is_frozen), logits)
+    def _ranking(self, f: Tensor, at_first: Tensor | None) -> Ranking:
+        def rank(estimates: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
+            if not estimates:
+                return average(logits[:1])
+            return self.rule.evidence(Reading(f, estimates, at_first, self.is_frozen), logits)
+
+        return rank

@@ -115,7 +115,7 @@ class Scores:
     til: Tensor
     cil: Tensor
     til_without_chain: Tensor | None = None
-    """Old heads on today's features, for methods that have a chain."""
+    """`til` with today's features in place of what a chain makes of them, for methods that have one."""
 
 
 Reader = Callable[[Tensor], Scores]

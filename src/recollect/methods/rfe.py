@@ -22,7 +22,7 @@ from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods._heads import read_features, start_heads
 from recollect.methods._rfe_config import RFEConfig
-from recollect.methods._rfe_identity import Evidence, TaskIdentity
+from recollect.methods._rfe_identity import Ranking, TaskIdentity
 from recollect.methods._rfe_memory import Recall, RFEMemory
 from recollect.methods._rfe_warnings import warn_about_averaging, warn_about_retrospector
 from recollect.methods.learner import (
@@ -208,8 +208,8 @@ class RFELearner(Learner[RFEConfig]):
 
     def scores(self, x: Tensor) -> Scores:
         f, estimates = self.features(x)
-        without_chain = at_least_single(self.network.logits(f))
-        return replace(self._scores(x, f, estimates, self.identity.evidence), til_without_chain=without_chain)
+        rank = self.identity.evidence(x, f)
+        return replace(self._scores(estimates, rank), til_without_chain=self._without_chain(f, rank))
 
     def reader(self, dtype: torch.dtype | None = None, *, without_chain: bool = False) -> Reader:
         backbone = folded(self.network.backbone, self.setup.image_shape, dtype)
@@ -219,26 +219,27 @@ class RFELearner(Learner[RFEConfig]):
 
         def read(x: Tensor) -> Scores:
             f = backbone(x)
+            rank = evidence(x, f)
             if heads is None:
-                scores = self._scores(x, f, [*rewind(x, f), *[f] * self._num_unlearned()], evidence)
+                scores = self._scores([*rewind(x, f), *[f] * self._num_unlearned()], rank)
             else:
                 logits = at_least_single(F.linear(f, *heads)).split(self.network.sizes(), dim=1)
-                scores = self._rank(x, f, [f] * len(logits), logits, evidence)
-            if not without_chain:
-                return scores
-            return replace(scores, til_without_chain=at_least_single(self.network.logits(f)))
+                scores = self._rank([f] * len(logits), logits, rank)
+            return replace(scores, til_without_chain=self._without_chain(f, rank)) if without_chain else scores
 
         return read
 
-    def _scores(self, x: Tensor, f: Tensor, estimates: list[Tensor], evidence: Evidence) -> Scores:
-        logits = [at_least_single(head(estimate)) for head, estimate in zip(self.network.heads, estimates, strict=True)]
-        return self._rank(x, f, estimates, logits, evidence)
+    def _without_chain(self, f: Tensor, rank: Ranking) -> Tensor:
+        """Scores within tasks by the same rule, with today's features in place of all estimates."""
+        return self._scores([f] * len(self.network.heads), rank).til
 
-    def _rank(
-        self, x: Tensor, f: Tensor, estimates: list[Tensor], logits: Sequence[Tensor], evidence: Evidence
-    ) -> Scores:
+    def _scores(self, estimates: list[Tensor], rank: Ranking) -> Scores:
+        logits = [at_least_single(head(estimate)) for head, estimate in zip(self.network.heads, estimates, strict=True)]
+        return self._rank(estimates, logits, rank)
+
+    def _rank(self, estimates: list[Tensor], logits: Sequence[Tensor], rank: Ranking) -> Scores:
         learned = self.rfe.num_tasks
-        cil = evidence(x, f, estimates[:learned], logits[:learned] or logits)
+        cil = rank(estimates[:learned], logits[:learned] or logits)
         within = [cil, *logits[learned:]] if self.identity.rule.ranks_within_tasks and learned else [*logits]
         return Scores(til=torch.cat(within, dim=1), cil=cil)
 
