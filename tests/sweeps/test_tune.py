@@ -14,6 +14,7 @@ from recollect.errors import UserError
 from recollect.storage import write_json
 from recollect.sweeps import Status, engine_for, execute
 from recollect.sweeps import tune as module
+from recollect.sweeps.execute import Diverged
 from recollect.sweeps.tune import load_space, tune
 
 pytest.importorskip("optuna", reason="optuna is not installed")
@@ -67,6 +68,49 @@ def test_an_interrupted_search_resumes_its_trial(space: Path, tmp_path: Path, mo
     num_calls = len(calls)
     assert tune(load_space(space), out, 3, **options) == trials
     assert len(calls) == num_calls
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:trial .* with .* failed")
+def test_an_interrupted_search_tries_the_settings_of_an_uninterrupted_one(
+    space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted in runs, one of them twice, and while settings are chosen; some trials fail; nothing is trained."""
+    true_suggest = module._suggest
+    executed: list[str] = []
+    interruptions: list[int | str] = []
+
+    def engine(todo: Iterable[Status], options: Mapping[str, Any], stop: Any) -> Iterator[tuple[Status, str | None]]:
+        for status in todo:
+            executed.append(status.folder.name)
+            interrupt_at(len(executed))
+            status.folder.mkdir()
+            rate = status.job.config.training.learning_rate
+            write_json(status.folder / "result.json", {"validation": {"til": rate}})
+            yield status, Diverged("the loss is nan") if rate < 3e-4 else None
+
+    def suggest(trial: Any, name: str, values: Any) -> Any:
+        interrupt_at(f"{name} of run {len(executed)}")
+        return true_suggest(trial, name, values)
+
+    def interrupt_at(moment: int | str) -> None:
+        if moment in interruptions:
+            interruptions.remove(moment)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "engine_for", lambda workers: engine)
+    monkeypatch.setattr(module, "_suggest", suggest)
+    space.write_text(SPACE.replace("seeds = [0, 1]", "seeds = [0]"))
+    orders = []
+    for moments in ([], [3, 4, 14], ["memory of run 9"], ["memory of run 12"]):
+        executed, interruptions, num_interruptions = [], [*moments], len(moments)
+        out = tmp_path / str(len(orders))
+        for _ in range(num_interruptions):
+            with pytest.raises(KeyboardInterrupt):
+                tune(load_space(space), out, 14, precision="fp32", device="cpu")
+        trials = tune(load_space(space), out, 14, precision="fp32", device="cpu")
+        orders.append((list(dict.fromkeys(executed)), [(trial.chosen, trial.validation) for trial in trials]))
+    assert len(orders[0][0]) > 14
+    assert all(order == orders[0] for order in orders)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

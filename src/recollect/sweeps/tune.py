@@ -37,6 +37,7 @@ from recollect.sweeps.preset import Job
 from recollect.sweeps.processes import engine_for
 
 KEYS = {"stream", "method", "seeds", "set", "space"}
+INTERRUPTED = "interrupted"  # attribute of the study: numbers of trials that are repeated under another number
 MAX_FAILED = 10  # trials in one call
 RANGE = {"low", "high", "log", "step"}
 
@@ -176,8 +177,10 @@ class _Search:
         """Of each run that was started: its accuracy, why it failed, or None while it runs."""
         self._num_failed = 0
         for interrupted in study.get_trials(states=(self._states.RUNNING,)):
+            study.set_user_attr(INTERRUPTED, [*study.user_attrs.get(INTERRUPTED, []), interrupted.number])
             study.tell(interrupted.number, state=self._states.FAIL)
-            study.enqueue_trial(interrupted.params)
+            if interrupted.params.keys() == space.dimensions.keys():  # else it is chosen again, from the same seed
+                study.enqueue_trial(interrupted.params)
 
     def finished(self) -> list[Trial]:
         trials = self._study.get_trials(states=(self._states.COMPLETE,))
@@ -191,7 +194,7 @@ class _Search:
         for _ in range(num_trials):
             # Trials that run count as bad ones, so that those beside them are chosen elsewhere.
             self._study.sampler = self._optuna.samplers.TPESampler(
-                seed=len(self._study.trials), constant_liar=self._workers > 1
+                seed=self._num_chosen(), constant_liar=self._workers > 1
             )
             trial = self._study.ask()
             chosen = {name: _suggest(trial, name, values) for name, values in self._space.dimensions.items()}
@@ -207,6 +210,12 @@ class _Search:
                     self._outcomes[status.folder] = None
                     yield status
             self._end_trials()
+
+    def _num_chosen(self) -> int:
+        """How many trials an uninterrupted search would have chosen by now."""
+        trials = self._study.get_trials(deepcopy=False)
+        repeated = self._study.user_attrs.get(INTERRUPTED, [])
+        return sum(trial.state != self._states.WAITING and trial.number not in repeated for trial in trials)
 
     def _status(self, chosen: Mapping[str, Any], seed: int) -> Status:
         config = self._space.config(chosen, seed, self._precision)
