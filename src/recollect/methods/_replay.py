@@ -23,6 +23,11 @@ class ReplayConfig(BaselineConfig):
     memory: int = 500
     """Samples in the reservoir, |B|."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.memory < 1:
+            raise UserError(f"memory must be positive, got {self.memory}; a method without memory is finetune or rfe")
+
 
 Config = TypeVar("Config", bound=ReplayConfig)
 

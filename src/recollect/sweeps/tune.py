@@ -199,10 +199,11 @@ class _Search:
             trial = self._study.ask()
             chosen = {name: _suggest(trial, name, values) for name, values in self._space.dimensions.items()}
             try:
-                statuses = [self._status(chosen, seed) for seed in self._space.seeds]
+                configs = [self._space.config(chosen, seed, self._precision) for seed in self._space.seeds]
             except UserError as error:
-                self._fail(trial, chosen, str(error))
+                self._fail(trial, chosen, str(error), is_due_to_settings=True)
                 continue
+            statuses = [self._status(config) for config in configs]
             running = _Running(trial, chosen, tuple(status.folder for status in statuses))
             self._running.append(running)
             for status in statuses:
@@ -217,9 +218,8 @@ class _Search:
         repeated = self._study.user_attrs.get(INTERRUPTED, [])
         return sum(trial.state != self._states.WAITING and trial.number not in repeated for trial in trials)
 
-    def _status(self, chosen: Mapping[str, Any], seed: int) -> Status:
-        config = self._space.config(chosen, seed, self._precision)
-        folder = self._out / f"{config.hash}-{seed}"
+    def _status(self, config: RunConfig) -> Status:
+        folder = self._out / f"{config.hash}-{config.seed}"
         return Status(Job(folder.name, resolve_precision(config, folder, self._device, force=False)), folder)
 
     def record(self, status: Status, reason: str | None) -> None:
@@ -240,19 +240,19 @@ class _Search:
             accuracies = [outcome for outcome in outcomes if isinstance(outcome, float)]
             if reasons:
                 self._running.remove(running)
-                self._fail(running.trial, running.chosen, reasons[0])
+                is_due_to_settings = isinstance(reasons[0], Diverged) or bool(self.finished())
+                self._fail(running.trial, running.chosen, reasons[0], is_due_to_settings=is_due_to_settings)
             elif len(accuracies) == len(outcomes):
                 self._running.remove(running)
                 self._study.tell(running.trial, fmean(accuracies))
                 self._on_done(Trial(running.trial.number, running.chosen, fmean(accuracies)))
 
-    def _fail(self, trial: Any, chosen: Mapping[str, Any], reason: str) -> None:
-        """Settings that are invalid or cannot be trained; others may work."""
+    def _fail(self, trial: Any, chosen: Mapping[str, Any], reason: str, *, is_due_to_settings: bool) -> None:
+        """Settings that are invalid or cannot be trained; others may work, unless the settings are not the reason."""
         self._study.tell(trial, state=self._states.FAIL)
         self._num_failed += 1
         summary = reason.strip().splitlines()[-1]
         warnings.warn(f"trial {trial.number} with {chosen} failed: {summary}", stacklevel=2)
-        is_due_to_settings = isinstance(reason, Diverged) or self.finished()
         if self._num_failed > MAX_FAILED or not is_due_to_settings:
             raise UserError(f"{self._num_failed} trials failed, the last one: {reason}. Make the space narrower")
 
