@@ -116,3 +116,11 @@ def test_accuracies_of_different_scenarios_are_not_compared() -> None:
         for epochs, (shift, accuracy) in enumerate((("rotated", 50.0), ("permuted", 90.0)), 1)
     ])  # fmt: skip
     assert sorted(choice.num_tried for choice in choices) == [1, 1]
+
+
+def test_settings_are_chosen_by_the_accuracy_that_is_asked_for() -> None:
+    results = [result_of("derpp", 0, til, distill=distill) for distill, til in ((0.2, 60.0), (0.5, 70.0))]
+    for result, cil in zip(results, (40.0, 30.0), strict=True):
+        result["validation"]["cil"] = cil
+    choices = [best_settings(results)[0], best_settings(results, by="cil")[0]]
+    assert [(c.by, c.settings["distill"], c.validation) for c in choices] == [("til", 0.5, 70.0), ("cil", 0.2, 40.0)]

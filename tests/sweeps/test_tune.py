@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from recollect.cli.app import app
 from recollect.engine.update import NonFiniteLossError
 from recollect.errors import UserError
 from recollect.storage import write_json
@@ -61,7 +62,7 @@ def test_an_interrupted_search_resumes_its_trial(space: Path, tmp_path: Path, mo
     assert all(1e-4 <= t.chosen["learning_rate"] <= 1e-1 for t in trials)
     assert all(t.chosen["memory"] in (2, 4, 6, 8, 10) for t in trials)
     other = replace(load_space(space), method="finetune", dimensions={})
-    with pytest.raises(UserError, match="a search of another space; choose another --out"):
+    with pytest.raises(UserError, match="a search of another space or by another accuracy; choose another --out"):
         tune(other, out, 3, **options)
     with pytest.raises(UserError, match="--trials counts trials, got 0"):
         tune(other, out, 0, **options)
@@ -170,6 +171,30 @@ def test_parallel_trials_count_once_and_runs_of_the_same_settings_are_executed_o
     assert len(executed) == len(set(executed)) < 13
     with pytest.raises(UserError, match="--workers is a number of parallel runs, at least 1; got 0"):
         engine_for(0)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_search_is_decided_by_one_accuracy(
+    space: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def engine(todo: Iterable[Status], options: Mapping[str, Any], stop: Any) -> Iterator[tuple[Status, str | None]]:
+        for status in todo:
+            status.folder.mkdir()
+            rate = status.job.config.training.learning_rate
+            write_json(status.folder / "result.json", {"validation": {"til": rate, "cil": 1 - rate}})
+            yield status, None
+
+    monkeypatch.setattr(module, "engine_for", lambda workers: engine)
+    command = ["tune", str(space), "--trials", "3", "--device", "cpu", "--precision", "fp32", "--out"]
+    for by in ("til", "cil"):
+        app([*command, str(tmp_path / by), "--by", by], result_action="return_value")
+        assert f"validation {by.upper()} " in capsys.readouterr().out
+    by_til = tune(load_space(space), tmp_path / "til", 3, precision="fp32")
+    by_cil = tune(load_space(space), tmp_path / "cil", 3, by="cil", precision="fp32")
+    rates = [[trial.chosen["learning_rate"] for trial in trials] for trials in (by_til, by_cil)]
+    assert rates[1] == sorted(rates[1]) == rates[0][::-1]
+    with pytest.raises(UserError, match="a search of another space or by another accuracy"):
+        tune(load_space(space), tmp_path / "til", 3, by="cil", precision="fp32")
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 from recollect.sweeps.execute import Status, in_process, plan, sweep
 from recollect.sweeps.preset import Job, Preset, load_preset, preset_names, preset_text
 from recollect.sweeps.processes import engine_for, in_processes
-from recollect.sweeps.select import Choice, best_settings
+from recollect.sweeps.select import By, Choice, best_settings
 
 __all__ = [
+    "By",
     "Choice",
     "Job",
     "Preset",

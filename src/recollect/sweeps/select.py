@@ -6,8 +6,10 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
+By = Literal["til", "cil"]
+"""The validation accuracy that decides: with the task known (til) or among all classes (cil)."""
 SECTIONS = ("method", "stream", "backbone", "training")
 DECIDE_VALIDATION = (
     "tasks", "class_order", "train_per_class", "validation", "shift", "repeats", "blur", "imbalance",
@@ -26,9 +28,11 @@ class Choice:
     settings: dict[str, Any]
     """Those that differ among the runs tried, and the memory; named with their section unless it is the method."""
     validation: float
-    """Mean task-incremental accuracy on validation images over the seeds."""
+    """Mean accuracy on validation images over the seeds."""
     num_tried: int
     num_seeds: int
+    by: By
+    """Which accuracy that is; choices by different ones cannot be compared."""
     all_settings: dict[str, Any] = field(repr=False)
     """Everything that the runs chosen were run with."""
 
@@ -48,19 +52,19 @@ class _Group:
         return self.conditions | shared
 
 
-def best_settings(results: Iterable[Mapping[str, Any]]) -> list[Choice]:
-    """For runs of a method that validate on the same images and classes, the settings with the best mean accuracy.
+def best_settings(results: Iterable[Mapping[str, Any]], by: By = "til") -> list[Choice]:
+    """For runs of a method that validate on the same images and classes, the settings with the best mean accuracy `by`.
 
     Any setting may be chosen but the memory's budget, the backbone's name, precision and fixed heads, and those of the
     stream that decide what is validated on. Only seeds that all settings of a group were run with are compared.
     """
     groups: dict[str, _Group] = {}
     for result in results:
-        if result.get("validation", {}).get("til") is not None:
+        if result.get("validation", {}).get(by) is not None:
             conditions = _conditions(result)
             group = groups.setdefault(repr(conditions), _Group(conditions, {}))
             group.tried.setdefault(repr(_settings(result)), {})[result["seed"]] = result
-    choices = [_choose(group, groups.values()) for group in groups.values()]
+    choices = [_choose(group, groups.values(), by) for group in groups.values()]
     return sorted(
         (choice for choice in choices if choice), key=lambda c: (c.stream, c.method, str(c.conditions), str(c.settings))
     )
@@ -99,7 +103,7 @@ def _settings(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _choose(group: _Group, groups: Iterable[_Group]) -> Choice | None:
+def _choose(group: _Group, groups: Iterable[_Group], by: By) -> Choice | None:
     stream, method, memory = (group.conditions[key] for key in ("stream", "method", "memory"))
     common = set.intersection(*({*seeds} for seeds in group.tried.values()))
     if not common:
@@ -107,13 +111,13 @@ def _choose(group: _Group, groups: Iterable[_Group]) -> Choice | None:
         warnings.warn(f"{stream}, {method}: no seed was run with all {num} settings, so none is chosen", stacklevel=3)
         return None
     settings = {key: _settings(next(iter(seeds.values()))) for key, seeds in group.tried.items()}
-    scores = {key: fmean(seeds[s]["validation"]["til"] for s in common) for key, seeds in group.tried.items()}
+    scores = {key: fmean(seeds[s]["validation"][by] for s in common) for key, seeds in group.tried.items()}
     best = max(scores, key=scores.__getitem__)
     chosen = {} if memory is None else {"memory": memory}
     chosen |= {name: settings[best][name] for name in _varied(settings.values()) if name in settings[best]}
     conditions = {name: group.describe().get(name) for name in _differences(group, groups)}
     everything = group.conditions | settings[best]
-    return Choice(stream, method, conditions, chosen, scores[best], len(group.tried), len(common), everything)
+    return Choice(stream, method, conditions, chosen, scores[best], len(group.tried), len(common), by, everything)
 
 
 def _differences(group: _Group, groups: Iterable[_Group]) -> list[str]:

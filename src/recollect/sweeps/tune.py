@@ -35,6 +35,7 @@ from recollect.storage import lock_folder, read_json
 from recollect.sweeps.execute import Diverged, Status
 from recollect.sweeps.preset import Job
 from recollect.sweeps.processes import engine_for
+from recollect.sweeps.select import By
 
 KEYS = {"stream", "method", "seeds", "set", "space"}
 INTERRUPTED = "interrupted"  # attribute of the study: numbers of trials that are repeated under another number
@@ -109,10 +110,14 @@ def tune(
     *,
     workers: int = 1,
     precision: str = "auto",
+    by: By = "til",
     on_done: Callable[[Trial], None] = lambda trial: None,
     **options: Any,
 ) -> list[Trial]:
-    """Search until `num_trials` trials are done in total; returns them, best first. `options` go to every run."""
+    """Search until `num_trials` trials are done in total; returns them, best first. `options` go to every run.
+
+    `by` is the validation accuracy that decides: with the task known (til) or among all classes (cil).
+    """
     try:
         import optuna
         from optuna.storages import JournalStorage
@@ -131,12 +136,13 @@ def tune(
         study = optuna.create_study(study_name="recollect", storage=storage, direction="maximize", load_if_exists=True)
         method = choose_method(space.method)
         version = method.name if method.file is None else f"{method.name} {method.file.sha256}"
-        identity = json.dumps(vars(space) | {"method": version}, sort_keys=True, default=str)
+        decided = {} if by == "til" else {"by": by}  # studies from before this choice were decided by til
+        identity = json.dumps(vars(space) | {"method": version} | decided, sort_keys=True, default=str)
         searched = hashlib.sha256(identity.encode()).hexdigest()
         if study.user_attrs.get("space", searched) != searched:
-            raise UserError(f"{out} holds a search of another space; choose another --out")
+            raise UserError(f"{out} holds a search of another space or by another accuracy; choose another --out")
         study.set_user_attr("space", searched)
-        search = _Search(study, optuna, space, out, precision, str(options.get("device", "auto")), workers, on_done)
+        search = _Search(study, optuna, space, out, precision, by, str(options.get("device", "auto")), workers, on_done)
         while (num_missing := num_trials - len(search.finished())) > 0:
             for status, reason in engine(search.runs(num_missing), options, stop):
                 search.record(status, reason)
@@ -165,13 +171,14 @@ class _Search:
         space: Space,
         out: Path,
         precision: str,
+        by: By,
         device: str,
         workers: int,
         on_done: Callable[[Trial], None],
     ) -> None:
         self._study, self._optuna, self._states = study, optuna, optuna.trial.TrialState
         self._space, self._out, self._precision, self._device = space, out, precision, device
-        self._workers, self._on_done = workers, on_done
+        self._by, self._workers, self._on_done = by, workers, on_done
         self._running: list[_Running] = []
         self._outcomes: dict[Path, float | str | None] = {}
         """Of each run that was started: its accuracy, why it failed, or None while it runs."""
@@ -226,7 +233,7 @@ class _Search:
         """Note that a run has ended."""
         if reason is None:
             result = read_json(status.folder / "result.json", dict[str, Any])
-            accuracy = result["validation"]["til"]
+            accuracy = result["validation"][self._by]
             reason = "there are no validation images to choose by; set stream.validation above 0"
             self._outcomes[status.folder] = reason if accuracy is None else float(accuracy)
         else:

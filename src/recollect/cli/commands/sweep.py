@@ -109,6 +109,7 @@ def tune(
     device: Device = "auto",
     threads: Threads = 0,
     workers: int = 1,
+    by: Literal["til", "cil"] = "til",
 ) -> None:
     """Search settings with Optuna by validation accuracy; the same command resumes. Requires recollect-rfe[optuna].
 
@@ -126,6 +127,8 @@ def tune(
         As for `recollect run`.
     workers
         Number of parallel runs, each in its own process if more than one.
+    by
+        The validation accuracy that decides: til, with the task known, or cil, among all classes.
     """
     from recollect.cli.console import stdout
     from recollect.escaping import escape
@@ -136,13 +139,17 @@ def tune(
 
     def print_trial(trial: Trial) -> None:
         chosen = escape(str(trial.chosen))
-        console.print(f"trial {trial.number}: {chosen}, validation {trial.validation:.2f} %", soft_wrap=True)
+        console.print(
+            f"trial {trial.number}: {chosen}, validation {by.upper()} {trial.validation:.2f} %", soft_wrap=True
+        )
 
     options = {"data_root": data_root, "device": device, "threads": threads}
     search_space = load_space(space)
-    best = search(search_space, out, trials, workers=workers, precision=precision, on_done=print_trial, **options)[0]
+    best = search(
+        search_space, out, trials, workers=workers, precision=precision, by=by, on_done=print_trial, **options
+    )[0]
     console.print(
-        f"Best of {trials}: [bold]{escape(str(best.chosen))}[/], validation {best.validation:.2f} %; "
+        f"Best of {trials}: [bold]{escape(str(best.chosen))}[/], validation {by.upper()} {best.validation:.2f} %; "
         "the test images were not used."
     )
 
