@@ -25,6 +25,7 @@ from recollect.report.query import (
     get_variant,
     mean_accuracy,
     newest_task_accuracy,
+    on_common_seeds,
     select,
     validation_accuracy,
 )
@@ -214,8 +215,10 @@ def _alpha(main: Experiment) -> dict[str, str]:
         accuracies = [spread(v.values(key, "average_accuracy")) for key in ("til", "til_without_chain")]
         rows.append([name, *accuracies, str(chain_gain(v) or "–"), spread(v.values("til", "forgetting")),
                      spread(v.values("cil", "average_accuracy")), str(len(v.seeds))])  # fmt: skip
+    compared = dict(zip(by_alpha, on_common_seeds([*by_alpha.values()]), strict=True))
+    seeds = next(iter(compared.values())).seeds
     best, best_without = (
-        max((mean_accuracy(v, evaluation), alpha) for alpha, v in by_alpha.items())
+        max((mean_accuracy(v, evaluation), alpha) for alpha, v in compared.items())
         for evaluation in ("til", "til_without_chain")
     )
     require(best[0] - best_without[0] < LEVEL_POINTS, "at this size the drift loss does nearly all of the work")
@@ -223,6 +226,7 @@ def _alpha(main: Experiment) -> dict[str, str]:
     return {
         "best_without_chain": f"{best_without[0]:.1f} % at α = {best_without[1]:g}",
         "best_with_chain": f"{best[0]:.1f} % at α = {best[1]:g}",
+        "alpha_seeds": f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
         "alpha_table": table(head, rows),
     }
 

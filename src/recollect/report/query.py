@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -30,6 +30,12 @@ def get_variant(experiment: Experiment, method: str, memory: int = 0, **options:
     if v is None:
         raise LookupError(f"no results of {method} with {memory} exemplars and {options} in {experiment.title}")
     return v
+
+
+def on_common_seeds(variants: Sequence[Variant]) -> list[Variant]:
+    """The variants with the results of the seeds that all of them were run with, so that their means compare."""
+    common = set.intersection(*({*v.seeds} for v in variants))
+    return [replace(v, results=tuple(result for result in v.results if result["seed"] in common)) for v in variants]
 
 
 def mean_accuracy(v: Variant, evaluation: str) -> float:
