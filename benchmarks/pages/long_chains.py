@@ -29,7 +29,9 @@ def page(measured: Mapping[str, Any]) -> str:
             "machine": f"{machine['processor']}, {machine['threads']} threads, commit `{measured['commit'][:10]}`",
             "cost": _cost(measured["cells"]),
             "accuracy": _accuracy(results),
-            "runs": details(f"{len(runs)} runs", table(["command", "commit"], runs, is_text=True)),
+            "runs": details(
+                f"{len(runs)} run{'s' * (len(runs) != 1)}", table(["command", "commit"], runs, is_text=True)
+            ),
         },
     )
 

@@ -175,3 +175,14 @@ def test_results_of_one_hash_and_different_methods_are_listed_too() -> None:
 def test_joint_training_keeps_all_images() -> None:
     cifar = collect(some_results())[0]
     assert [v.images_kept for v in cifar.variants] == ["all", "0", "500", "500"]
+
+
+def test_a_title_counts_one_epoch_and_one_task_in_the_singular() -> None:
+    titles = [
+        collect([result_of("er", 0, 50.0, stream="split-digits", epochs=epochs, **{"stream.tasks": tasks})])[0].title
+        for epochs, tasks in ((1, 5), (2, 1))
+    ]
+    assert titles[0].startswith("split-digits, 5 tasks;")
+    assert titles[0].endswith("; 1 epoch")
+    assert titles[1].startswith("split-digits, 1 task;")
+    assert titles[1].endswith("; 2 epochs")

@@ -104,10 +104,13 @@ class Experiment:
         images = f", {stream['train_per_class']} images per class" if stream.get("train_per_class") else ""
         width = f" of width {backbone['width']}" if "width" in backbone else ""
         order = ", seeded class order" if stream.get("class_order") == "seeded" else ""
-        epochs = f"; {training['epochs']} epochs" if "epochs" in training else ""
-        return (
-            f"{self.stream}, {self.num_tasks} tasks{images}{order}{kind}; {self.backbone}{width}{epochs}{self.suffix}"
-        )
+        epochs = f"; {_count(training['epochs'], 'epoch')}" if "epochs" in training else ""
+        tasks = _count(self.num_tasks, "task")
+        return f"{self.stream}, {tasks}{images}{order}{kind}; {self.backbone}{width}{epochs}{self.suffix}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def collect(results: Iterable[Result]) -> list[Experiment]:
