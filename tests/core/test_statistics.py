@@ -153,8 +153,19 @@ def test_means_of_few_images_are_corrected_for() -> None:
     share = (query @ weight.T + bias).argmax(1).float().mean()
     assert (distances[1] < distances[0]).mean() + 0.05 < share < 0.5
     statistics.grow(1)
-    corrections = statistics._noise(torch.ones(60, dtype=torch.double), (0.5, 0.5))
-    assert corrections.tolist() == pytest.approx([15 / 400, 15 / 8, 0])  # an empty class gains nothing
+    assert statistics._noise(torch.tensor(60.0)).tolist() == pytest.approx([15 / 400, 15 / 8, 0])  # none if empty
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.3, 1.0])
+def test_the_correction_is_exact_for_every_shrinkage(shrinkage: float) -> None:
+    z, y, _ = unequal(dim=20, sizes=(60, 15))
+    statistics = collect(z, y)
+    _, bias = statistics.discriminant(shrinkage)
+    inverse = np.linalg.inv(statistics.covariance(shrinkage).numpy())
+    means, covariance = statistics.means.double().numpy(), statistics.covariance(0.0).numpy()
+    expected = -0.5 * np.einsum("cd,de,ce->c", means, inverse, means)
+    expected += np.trace(inverse @ covariance) / np.array([60, 15]) / 4
+    np.testing.assert_allclose((bias[1] - bias[0]).item(), expected[1] - expected[0], rtol=1e-4)
 
 
 def test_the_correction_takes_part_in_the_choice() -> None:

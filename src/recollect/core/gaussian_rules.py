@@ -78,15 +78,18 @@ class Anchored(Rule):
     def _count(self, lesson: Lesson) -> None:
         self.today.discriminant.add(lesson.now.f, lesson.labels + self.today.first, lesson.views)
         self.anchor.add(*self._plain(lesson))
-        self.refresh()
+        self.refresh(reads_today=not lesson.now.is_frozen)
 
     def _plain(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
         num = len(lesson.labels) // lesson.views  # images, unaugmented
         return lesson.now.at_anchor[:num], lesson.labels[:num] + self.today.first
 
-    def refresh(self) -> None:
-        """Make both discriminants of the statistics as they are; one temperature and one spread serve both."""
-        for discriminant in (self.anchor, self.today.discriminant):
+    def refresh(self, *, reads_today: bool = True) -> None:
+        """Make the discriminants of the statistics as they are; one temperature and one spread serve both.
+
+        That of today's space is not read until a task moves it.
+        """
+        for discriminant in (self.anchor, self.today.discriminant) if reads_today else (self.anchor,):
             discriminant.refresh(self.anchor.temperature, self.anchor.spread)
 
     def keep(self, kept: Sequence[Bool[Tensor, " _"]]) -> None:

@@ -173,7 +173,8 @@ class ClassStatistics(nn.Module):
         z, y, is_empty = on_host_in_double(features), to_host(labels), to_host(self.counts) == 0
         means, num = on_host_in_double(self.means), self.degrees_of_freedom
         covariance = self._unpacked() / max(num, 1)
-        eigenvalues = self._eigenvalues(covariance)
+        # Of all shrinkages alike, so that none needs an inverse.
+        eigenvalues = covariance[:0, 0] if self._has_equal_counts else torch.linalg.eigvalsh(covariance).clamp(min=0)
 
         def loss(scores: Tensor) -> Tensor:
             scores = scores.masked_fill(is_empty, float("-inf"))
@@ -182,11 +183,9 @@ class ClassStatistics(nn.Module):
         def losses(shrinkage: float) -> Tensor:
             factor = torch.linalg.cholesky(shrink(covariance, num, shrinkage))
             weight = torch.cholesky_solve(means.T, factor).T
-            scores = (
-                z @ weight.T
-                - 0.5 * (means * weight).sum(1)
-                + self._noise(eigenvalues, shares(covariance, num, shrinkage))
-            )
+            own, identity = shares(covariance, num, shrinkage)
+            noise = self._noise((eigenvalues / (own * eigenvalues + identity)).sum())
+            scores = z @ weight.T - 0.5 * (means * weight).sum(1) + noise
             if not self.num_components:
                 return loss(scores)[None]
             whitened = Whitened(on_host_in_double(self.components), factor)
@@ -205,9 +204,14 @@ class ClassStatistics(nn.Module):
         """
         means, num = on_host_in_double(self.means), self.degrees_of_freedom
         covariance = self._unpacked() / max(num, 1)
-        weight = solve(shrink(covariance, num, shrinkage), means.T).T
+        factor = torch.linalg.cholesky(shrink(covariance, num, shrinkage))
+        weight = torch.cholesky_solve(means.T, factor).T
         bias = -0.5 * (means * weight).sum(1)
-        bias += self._noise(self._eigenvalues(covariance), shares(covariance, num, shrinkage))
+        if not self._has_equal_counts:
+            own, identity = shares(covariance, num, shrinkage)  # Σ = own C + identity I, so C = (Σ - identity I) / own
+            inverse = torch.cholesky_inverse(factor).diagonal().sum()
+            trace = (len(covariance) - identity * inverse) / own if own else covariance.trace() / identity
+            bias += self._noise(trace)
         return (weight - weight.mean(0)).to(self.means), (bias - bias.mean()).to(self.means)
 
     @torch.no_grad()
@@ -219,17 +223,13 @@ class ClassStatistics(nn.Module):
         whitened = Whitened(components, torch.linalg.cholesky(self.covariance(shrinkage)))
         return whitened.root(spread).mT @ whitened.rows, whitened.log_volume(spread) / 2
 
-    def _eigenvalues(self, covariance: Float[Tensor, "d d"]) -> Float[Tensor, " e"]:
-        """Those of the covariance; none where all means are as good as each other, as `_noise` then changes nothing."""
-        if len(self.counts[self.counts > 0].unique()) < 2:
-            return covariance.new_zeros(0)
-        eigenvalues: Tensor = torch.linalg.eigvalsh(covariance)
-        return eigenvalues.clamp(min=0)
+    @property
+    def _has_equal_counts(self) -> bool:
+        """Whether all means are as good as each other, so that `_noise` changes no ranking."""
+        return len(self.counts[self.counts > 0].unique()) < 2
 
-    def _noise(self, eigenvalues: Float[Tensor, " e"], shares: tuple[float, float]) -> Float[Tensor, " c"]:
-        """¼ tr(Σ⁻¹ S / (n - C)) / n_c; 0 for classes without images."""
-        own, identity = shares
-        trace = (eigenvalues / (own * eigenvalues + identity)).sum()
+    def _noise(self, trace: Tensor) -> Float[Tensor, " c"]:
+        """¼ tr(Σ⁻¹ S / (n - C)) / n_c, from that trace; 0 for classes without images."""
         counts = on_host_in_double(self.counts)
         return torch.where(counts > 0, 0.25 * trace / counts.clamp(min=1), 0.0)
 
@@ -266,8 +266,3 @@ def shrink(covariance: Float[Tensor, "d d"], num: int, shrinkage: Shrinkage) -> 
     shrunk = own * covariance
     shrunk.diagonal().add_(identity)
     return shrunk
-
-
-def solve(covariance: Float[Tensor, "d d"], right: Float[Tensor, "d n"]) -> Float[Tensor, "d n"]:
-    """Σ⁻¹ right, by Cholesky."""
-    return torch.cholesky_solve(right, torch.linalg.cholesky(covariance))
