@@ -11,6 +11,7 @@ from statistics import fmean, median
 
 from recollect.report.collect import Experiment, Variant
 from recollect.report.layout import Cell, Sheet
+from recollect.report.paper import TASKS
 from recollect.report.stats import Difference, chain_gain, difference, summarise_gaps
 from recollect.report.verdict import (
     ABOVE_OR_BELOW,
@@ -29,8 +30,6 @@ RFE_FORMS = ("rfe", "rfe-p", "rfe-b")
 RFE_WITH_MEMORY = ("rfe-p", "rfe-b")
 ABOVE = ("split-cifar100", "split-tinyimagenet")
 """Streams on which the paper has RFE level with all rehearsal methods or above them."""
-TASKS = {"split-cifar10": 5, "split-cifar100": 5, "split-tinyimagenet": 10}
-"""The number of tasks in the paper's tables."""
 MANY_TASKS = 10
 """The number of tasks from which on the paper shows forgetting."""
 LONG_CHAIN = 20

@@ -12,6 +12,7 @@ from typing import Any
 from recollect.report.collect import Experiment, Variant
 
 TASKS = {"split-cifar10": 5, "split-cifar100": 5, "split-tinyimagenet": 10}
+"""The number of tasks in the paper's tables."""
 FORMS = {
     "rfe-e2e": "rfe-end-to-end",
     "rfe-mlp-residual": "mlp-residual",
