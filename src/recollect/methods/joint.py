@@ -1,4 +1,4 @@
-"""Joint training, the upper bound: all tasks at once."""
+"""Joint training, usually an upper bound: all tasks at once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ METHODS = {
     "joint": Method(
         Joint,
         BaselineConfig(),
-        "trains on all tasks at once, the upper bound",
+        "trains on all tasks at once, usually an upper bound",
         colour="#808080",
         order=0,
         marker="D",
