@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
 
 from recollect.core import Frozen, feature_estimation
-from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods._discriminant import SharedGaussians, ShrinkageConfig
+from recollect.methods._heads import read_features
 from recollect.methods.learner import Method, Parameters, Setup, Update, num_parameters
 from recollect.nets import Network
 from recollect.streams import Batch, TaskData, TaskInfo
@@ -57,12 +56,10 @@ class LDC(SharedGaussians[LDCConfig]):
     @torch.no_grad()
     def end_task(self, task: TaskInfo, data: TaskData) -> None:
         if self.previous is not None:
-            old, new = self._features(self.previous, data), self._features(self.network.backbone, data)
-            self.discriminant.follow(old, new)
+            shape = self.setup.image_shape
+            old = read_features(self.previous.module, shape, data)
+            self.discriminant.follow(old, read_features(self.network.backbone, shape, data))
         super().end_task(task, data)
-
-    def _features(self, backbone: nn.Module, data: TaskData) -> Tensor:
-        return torch.cat([at_least_single(backbone(batch.x)) for batch in data.batches()])
 
     def parameter_counts(self) -> Parameters:
         counts = super().parameter_counts()

@@ -68,10 +68,11 @@ class RanPAC(LinearLearner[RanPACConfig]):
         h = torch.cat([z for z, _ in self._batches])
         y = F.one_hot(torch.cat([labels for _, labels in self._batches]), len(self.targets)).to(h.dtype)
         self._batches.clear()
-        gram = on_host_in_double(self.gram + h.T @ h)
-        gram.diagonal().add_(self._choose_ridge(h, y))
+        ridge = self._choose_ridge(h, y)  # by statistics without this task's
         self.gram += h.T @ h
         self.targets += y.T @ h
+        gram = on_host_in_double(self.gram)
+        gram.diagonal().add_(ridge)
         self.class_weights.copy_(torch.linalg.solve(gram, on_host_in_double(self.targets).T).T)
 
     def _choose_ridge(self, h: Tensor, y: Tensor) -> float:
