@@ -125,7 +125,7 @@ class ModelStore:
         """Teach the model one more task, from data as for `ContinualClassifier.learn`, and save it.
 
         The first learn creates the model, with `settings` if they are given. An interrupted learn resumes from its last
-        checkpoint; one that had finished only makes its version the current one.
+        checkpoint; one that had finished only makes its version the current one, so a command may be repeated.
 
         A pretrained backbone is read as it is, so the first version of a task is there within seconds. With `adapt` or
         `minutes`, which limits the time, the backbone is then trained on the task too. This makes a second version; it
@@ -143,15 +143,20 @@ class ModelStore:
             stages = choose_stages(settings, adapt, minutes, backbone, is_first=before is None)
             data = read_labelled(images, settings.image_size, progress, strict=strict)
             frozen, adapted = (identify_learn(settings, before, data, task, backbone, adapt=on) for on in (False, True))
+            saved = model.tasks[-1].learn if model is not None and is_saved else None
+            if saved is not None and saved in (adapted, *[frozen] * (not stages.adapted)):
+                self._discard_checkpoints(saved)
+                return LearnResult(self.load(), was_learned=True)
             if self._finish(adapted) or (not stages.adapted and self._finish(frozen)):
                 return LearnResult(self.load(), was_learned=True)
-            is_frozen = is_saved and model is not None and model.tasks[-1].learn == frozen
-            if (is_saved and not is_frozen) or (model is None and self.versions()):
+            if saved is not None and saved != frozen:
+                raise UserError(f"the task {task!r} is already learned, from other images; choose another name")
+            if model is None and self.versions():
                 self._refuse(task)
             before_training(LearnPlan(settings, data.count(), len(before.tasks) if before else 0, stages))
             learned = learn_in_stages(
                 before, settings, data, task, Runtime.choose(device, settings.precision), self._unfinished, backbone,
-                stages, frozen=model if is_frozen else None, after_frozen=self._save, force=force,
+                stages, frozen=model if is_saved else None, after_frozen=self._save, force=force,
                 checkpoint_seconds=checkpoint_seconds, observer=observer, heed_signals=heed_signals,
             )  # fmt: skip
             self._save(learned.model)
@@ -249,9 +254,10 @@ class ModelStore:
         newest = model.tasks[-1]
         unfinished = {path.name for path in self._unfinished.iterdir()} if was_interrupted else set()
         was_saved = was_interrupted and unfinished <= {newest.learn}
-        if newest.name == task and not newest.edits and (was_saved or (adapts and not newest.adapted)):
+        is_newest = newest.name == task and not newest.edits
+        if is_newest and (was_saved or settings is None or (adapts and not newest.adapted)):
             return model, True
-        if task in [learned.name for learned in model.tasks]:
+        if task in [learned.name for learned in model.tasks] and not is_newest:
             self._refuse(task)
         if settings is not None:
             raise FixedSettingsError(f"{self.folder} already has a model, whose settings cannot be changed")
@@ -271,10 +277,13 @@ class ModelStore:
         elif versions and model.lineage not in [lineage_of(about["tasks"]) for about in versions.values()]:
             self.current()  # explains what is missing
         name = make_current(self.folder, replace(model, checks=checks))
-        shutil.rmtree(self._unfinished / model.tasks[-1].learn, ignore_errors=True)
+        self._discard_checkpoints(model.tasks[-1].learn)
+        return name
+
+    def _discard_checkpoints(self, learn: str) -> None:
+        shutil.rmtree(self._unfinished / learn, ignore_errors=True)
         with suppress(OSError):  # unless the checkpoints of another learn are in it
             self._unfinished.rmdir()
-        return name
 
     def _finish(self, learn: str) -> bool:
         """Make the version of a learn that had finished, or was rolled back, the current one; False if it has none."""
