@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recollect import testing
 from recollect.core import Frozen
 from recollect.memory import Memory
 from recollect.methods import BaselineConfig, Learner, Method, Phase, Scores, methods
-from recollect.methods.learner import Update
+from recollect.methods.learner import Update, num_parameters
 from recollect.nets.resnet import ResNet18
 from recollect.streams import Batch, TaskInfo
 from tests.support import Plain, make_learner, make_stream
@@ -148,6 +148,15 @@ class CountsTooFew(Plain):
         self.teacher = Frozen(self.network.backbone)
 
 
+class CountsNoStatistics(Plain):
+    """Does not count what it holds for each weight."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        for index, parameter in enumerate(self.network.learnable()):
+            self.register_buffer(f"importance_{index}", torch.zeros_like(parameter))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Exemplars(BaselineConfig):
     exemplars: int = 200
@@ -197,6 +206,7 @@ def test_the_suite_accepts_a_third_party_method() -> None:
         (HalvesAHead, BaselineConfig(), "end_task moved .'network.heads.0.weight'"),
         (Thaws, BaselineConfig(), "moved in layers that were frozen"),
         (CountsTooFew, BaselineConfig(), "with its frozen and averaged networks it holds"),
+        (CountsNoStatistics, BaselineConfig(), "with the numbers in its buffers it holds"),
         (Plain, Undocumented(), "options without a line about them: .'secret'"),
     ],
 )
@@ -232,3 +242,27 @@ def test_parameter_counts_equal_the_papers_table(name: str) -> None:
         if name == "tamil":  # the published inference counts hold the heads twice
             inference += sum(parameter.numel() for parameter in learner.network.heads.parameters())
         assert (training / 1e6, inference / 1e6) == pytest.approx(published, abs=0.0101)
+
+
+@pytest.mark.parametrize(("name", "numbers_per_weight"), [("ewc", 2), ("si", 3)])
+def test_numbers_held_for_each_weight_are_counted_in_training(name: str, numbers_per_weight: int) -> None:
+    stream = make_stream((2, 2))
+    learner = make_learner(name, stream)
+    for task in stream.tasks:
+        learner.begin_task(task.info)
+    counts, num_weights = learner.parameter_counts(), sum(p.numel() for p in learner.network.learnable())
+    assert counts.inference == num_parameters(learner.network)
+    assert counts.training == counts.inference + numbers_per_weight * num_weights
+
+
+def test_statistics_of_rfe_plus_are_counted_in_training() -> None:
+    """All that it holds but BatchNorm's statistics, and the adapter and auxiliary network of the next retrospector."""
+    stream = make_stream((2, 2, 2))
+    learner = make_learner("rfe-plus", stream)
+    for task in stream.tasks:
+        learner.begin_task(task.info)
+    parts = [module for module in learner.modules() if not isinstance(module, nn.BatchNorm2d)]
+    own = [buffer for part in parts for buffer in part.buffers(recurse=False) if buffer.is_floating_point()]
+    chain = learner.rfe.chain
+    held = num_parameters(learner) - num_parameters(chain.auxiliaries[chain.num_hops :], learner.rfe.adapter)
+    assert learner.parameter_counts().training == held + sum(buffer.numel() for buffer in own)

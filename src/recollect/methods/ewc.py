@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recollect.errors import UserError
-from recollect.methods.learner import Learner, Method, Phase, Setup, TrainingConfig, Update
+from recollect.methods.learner import Learner, Method, Parameters, Phase, Setup, TrainingConfig, Update
 from recollect.nets import Network
 from recollect.streams import Batch, TaskData, TaskInfo
 
@@ -72,6 +72,11 @@ class EWC(Learner[EWCConfig]):
         for index, (parameter, total) in enumerate(zip(parameters, totals, strict=True)):
             self.get_buffer(f"fisher_{index}").mul_(self.config.decay).add_(total)
             self.get_buffer(f"anchor_{index}").copy_(parameter.detach())
+
+    def parameter_counts(self) -> Parameters:
+        """F and θ* are held while training."""
+        counts = super().parameter_counts()
+        return Parameters(counts.training + sum(b.numel() for b in self.buffers(recurse=False)), counts.inference)
 
 
 METHODS = {

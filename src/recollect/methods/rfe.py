@@ -257,13 +257,13 @@ class RFELearner(Learner[RFEConfig]):
         return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith(replaced)}
 
     def parameter_counts(self) -> Parameters:
-        """Network and completed hops; while training also the teachers. h_{t+1}, without its r yet, is not counted."""
-        chain = self.rfe.chain
-        inference = num_parameters(self.network, chain.retrospectors, chain.auxiliaries[: chain.num_hops])
-        inference += sum(b.numel() for b in (*chain.retrospectors.buffers(), *self.identity.rule.read_buffers()))
-        inference += num_parameters(*(part for part in [self.identity.first] if part is not None))
-        teachers = [teacher for teacher in (self.rfe.anchor, self.rfe.recent) if teacher is not None]
-        return Parameters(inference + num_parameters(*teachers, self.identity.before), inference)
+        """Network and completed hops, without h_{t+1}, which has no r yet; in training also teachers and statistics."""
+        chain, rule, first = self.rfe.chain, self.identity.rule, filter(None, [self.identity.first])
+        inference = num_parameters(self.network, chain.retrospectors, chain.auxiliaries[: chain.num_hops], *first)
+        inference += sum(b.numel() for b in (*chain.retrospectors.buffers(), *rule.read_buffers()))
+        unread = sum(b.numel() * b.is_floating_point() for b in {*rule.buffers()} - {*rule.read_buffers()})
+        teachers = filter(None, [self.rfe.anchor, self.rfe.recent])
+        return Parameters(inference + unread + num_parameters(*teachers, self.identity.before), inference)
 
 
 def _row(config: RFEConfig, about: str, order: int, colour: str, marker: str, cost: float = 1.4) -> Method:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recollect.errors import UserError
-from recollect.methods.learner import Learner, Method, Phase, Setup, TrainingConfig, Update
+from recollect.methods.learner import Learner, Method, Parameters, Phase, Setup, TrainingConfig, Update
 from recollect.nets import Network
 from recollect.streams import Batch, TaskData, TaskInfo
 
@@ -72,6 +72,11 @@ class SI(Learner[SIConfig]):
 
     def _each(self, name: str, index: int) -> Tensor:
         return self.get_buffer(f"{name}_{index}")
+
+    def parameter_counts(self) -> Parameters:
+        """ω, Ω and θ* are held while training."""
+        counts = super().parameter_counts()
+        return Parameters(counts.training + sum(b.numel() for b in self.buffers(recurse=False)), counts.inference)
 
 
 METHODS = {

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from recollect.core.frozen import Averaged, Frozen
 from recollect.engine import Observer
+from recollect.memory import Memory
 from recollect.methods import Method, choose_method
 from recollect.methods.learner import num_parameters
 from recollect.nets import as_backbone
@@ -264,6 +266,11 @@ def counts_its_parameters(row: Method) -> None:
     teachers = num_parameters(*(module for module in learner.modules() if type(module) in (Averaged, Frozen)))
     least = counts.inference + teachers
     assert counts.training >= least, f"{counts}, but with its frozen and averaged networks it holds {least}"
+    parts = (module for module in learner.modules() if not isinstance(module, (Memory, _BatchNorm)))
+    own = [buffer for part in parts for buffer in part.buffers(recurse=False) if buffer.is_floating_point()]
+    network = min(counts.inference, num_parameters(learner.network.backbone))  # a method may replace the backbone
+    least = network + teachers + sum(buffer.numel() for buffer in own)
+    assert counts.training >= least, f"{counts}, but with the numbers in its buffers it holds {least}"
 
 
 CHECKS: tuple[Callable[[Method], None], ...] = (
