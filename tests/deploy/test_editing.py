@@ -137,7 +137,7 @@ def test_edits_are_refused_while_a_learn_can_be_resumed(folder: Path) -> None:
 
 def test_an_edit_creates_no_folder(tmp_path: Path) -> None:
     done = recollect("rename", tmp_path / "none", "a", "b")
-    assert (done.returncode, "has no model" in done.stderr) == (2, True)
+    assert (done.returncode, "there is no folder" in done.stderr) == (2, True)
     assert not (tmp_path / "none").exists()
 
 
@@ -152,3 +152,24 @@ def test_units_that_do_not_fit_the_classes_are_refused(folder: Path) -> None:
     path.write_text(json.dumps(seal(document, "digest")))
     with pytest.raises(UserError, match="the units of the task 'may' do not fit its classes"):
         ModelStore(folder).load()
+
+
+def test_edits_delete_no_task_and_reuse_no_name(folder: Path) -> None:
+    """Eight edits are more than are kept; the newest version of each task stays, and no deleted name is given again."""
+    store = ModelStore(folder)
+    for number in range(8):
+        store.rename("maya" if number == 0 else f"name{number - 1}", f"name{number}")
+    kept = [f"003-july-edited-{number}" for number in range(3, 9)]
+    assert store.versions() == ["001-may", "002-june", *kept]
+    assert store.current() == "003-july-edited-8"
+    assert store.rollback("may") == "001-may"
+    done = recollect("rollback", folder, "--to", "may")
+    assert "already was at 001-may" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "con", "."])
+def test_a_name_that_no_folder_can_have_is_refused(folder: Path, name: str) -> None:
+    for command in (["rename", folder, "maya", name], ["merge", folder, name, "maya", "mayb"]):
+        done = recollect(*command)
+        assert (done.returncode, "cannot be the name of a folder" in done.stderr) == (2, True), done.stderr
+    assert ModelStore(folder).current() == "003-july"

@@ -232,3 +232,9 @@ def test_classes_and_predictions_are_arrays() -> None:
     model = train_model("may", "june")
     most_probable = model.classes_[model.predict_proba(random_images()).argmax(axis=1)]
     assert most_probable.tolist() == model.predict(random_images()).tolist()
+
+
+def test_classes_that_differ_in_capitals_or_blanks_alone_are_pointed_out() -> None:
+    model = train_model("may")
+    with pytest.warns(UserWarning, match="'May A' and 'maya' are learned as different classes; if they are the same"):
+        model.learn((random_images(1), ["May A", "other"] * 12), task="june")

@@ -59,7 +59,7 @@ def test_branches_keep_their_ancestors_and_rollback_stays_on_the_branch(folder: 
         branch = ContinualClassifier.load(folder, device="cpu")
         branch.learn((random_images(9 + number), ["x", "y"] * 12), task="july").save(folder)
     names = ModelStore(folder).versions()
-    assert len(names) == 5
+    assert names == ["001-may", "002-june", "003-july", *(f"003-july-{number}" for number in range(2, 6))]
     assert {"001-may", "002-june", ModelStore(folder).current()} <= set(names)
     assert ModelStore(folder).rollback("july") == ModelStore(folder).current()  # not of another branch
     ModelStore(folder).rollback("may")

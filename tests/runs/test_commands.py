@@ -55,7 +55,7 @@ def test_run_writes_the_result_and_the_same_command_shows_it_again(tmp_path: Pat
             ["run", "--stream", "split-cifar10", "--method", "rfe", "--out", "r", "--data-root", "nowhere"],
             "nowhere is not a folder",
         ),
-        (["run", "--method", "rfe", "--out", "r"], "parameter --stream requires an argument"),
+        (["run", "--method", "rfe", "--out", "r"], "--stream is missing"),
         (["demo", "--seeds", "0"], "--seeds is a number of seeds, at least 1; got 0"),
         (["fly"], 'Unknown command "fly"'),
         (["swep", "cpu/til"], 'Unknown command "swep". Did you mean "sweep"?'),

@@ -12,8 +12,9 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from recollect.deploy.data import read_labelled
+from recollect.deploy.editing import check_folder_name
 from recollect.errors import UserError
-from recollect.serve.collection import Collection, check_folder_name
+from recollect.serve.collection import Collection
 from tests.serve.support import ADDRESS
 
 

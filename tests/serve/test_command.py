@@ -53,7 +53,7 @@ def test_bad_options_are_refused(folder: Path, options: list[str], message: str)
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     done = recollect("serve", tmp_path, "--port", 0)
-    assert (done.returncode, "has no model; create one with recollect learn" in done.stderr) == (2, True)
+    assert (done.returncode, "has no model; recollect learn" in done.stderr) == (2, True)
 
 
 def test_missing_packages_are_named(two_months: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import time
 import warnings
 from typing import NoReturn
 
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, MissingArgumentError
 
 from recollect.cli import commands  # noqa: F401  (importing them adds them to the application)
 from recollect.cli.base import app
@@ -29,8 +29,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app(exit_on_error=False, print_error=read_launch().rank == 0)
-    except CycloptsError:
+        app(exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        print_message(describe_mistake(error))
         sys.exit(2)
     except UserError as error:
         fail(error, always=isinstance(error, OneProcessError))
@@ -45,6 +46,18 @@ def main() -> None:
     except StoppedError as stopped:
         print_message("saved; the same command resumes from here")
         sys.exit(128 + stopped.number)
+
+
+def describe_mistake(error: CycloptsError) -> str:
+    """What is wrong with the arguments; positional ones are named as the help names them."""
+    if not isinstance(error, MissingArgumentError) or error.argument is None:
+        return str(error)
+    name, command = error.argument.name, " ".join(error.command_chain or ())
+    shown = name.lstrip("-").upper() if error.argument.index is not None else name
+    what = f"{name} needs a value" if error.keyword else f"{shown} is missing"
+    leading_dash = f" (one that begins with a dash as {name}=VALUE)" if error.keyword else ""
+    hint = str(error).partition("requires an argument.")[2].strip()  # did you mean …
+    return f"{what}{leading_dash}. {hint}" if hint else f"{what}{leading_dash}; see recollect {command} --help"
 
 
 def fail(message: object, *, always: bool = False) -> NoReturn:

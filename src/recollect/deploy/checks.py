@@ -95,11 +95,17 @@ class Gate:
         """Why a task does not pass; nothing if it does."""
         lost = check.forgetting
         if self.max_forgetting is not None and lost is not None and lost > self.max_forgetting + TOLERANCE:
-            yield Objection(check.task, f"has lost more than {self.max_forgetting:g} points")
+            yield Objection(check.task, f"has lost {lost:.1f} points, more than {self.max_forgetting:g}")
         if self.max_forgetting is not None and lost is None and not check.is_newest:
             yield Objection(check.task, "has no earlier accuracy to compare with")
         if self.min_accuracy is not None and check.across < self.min_accuracy - TOLERANCE:
-            yield Objection(check.task, f"has an accuracy over all classes below {self.min_accuracy:g} %")
+            below = f"{check.across:.1f} %, below {self.min_accuracy:g} %"
+            yield Objection(check.task, f"has an accuracy over all classes of {below}")
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a limit was given, beyond the default one."""
+        return self.max_forgetting is not None or self.min_accuracy is not None
 
 
 @dataclass(frozen=True)
@@ -112,11 +118,16 @@ class CheckReport:
     gate: Gate
     details: CheckDetails = field(default_factory=CheckDetails, repr=False)
     """Of single classes and images."""
+    skipped: list[str] = field(default_factory=list)
+    """Folders that are named after no learned task, or no class of their task: a misspelt one must not pass a gate."""
 
     @property
     def objections(self) -> list[Objection]:
         """Why the model does not pass: by the gate, and because a task is confused with others; empty if it passes."""
         objections = [objection for check in self.tasks for objection in self.gate.objections(check)]
+        if self.gate.is_set:
+            reason = "was not tested, as the model has no task or class of that name; rename or remove the folder"
+            objections += [Objection(name, reason) for name in self.skipped]
         return objections + [
             Objection(
                 check.task,
@@ -149,6 +160,7 @@ class CheckReport:
             "objections": [{"task": objection.task, "why": objection.reason} for objection in self.objections],
             "tasks": [check.to_json() | {"is_confused": self.gate.is_confused(check)} for check in self.tasks],
             "untested": self.untested,
+            "skipped": self.skipped,
             **self.details.to_json(),
         }
 
@@ -161,7 +173,7 @@ def check_tasks(
     Accuracies are compared with the first check of the same images, if that was made while the task was the newest, and
     otherwise with the accuracies on the task's validation images.
     """
-    folders = _task_folders(images, [task.name for task in model.tasks])
+    folders, skipped = _task_folders(images, [task.name for task in model.tasks])
     reader = Reader.of(model, device, backbone)
     reports: list[TaskCheck] = []
     new: Checks = {}
@@ -171,7 +183,8 @@ def check_tasks(
         if task.name not in folders:
             continue
         data = read_labelled(folders[task.name], model.settings.image_size)
-        _refuse_unknown_classes(data, task.name, task.classes)
+        data, unknown = _known_classes(data, task.name, task.classes)
+        skipped += [f"{task.name}/{name}" for name in unknown]
         answers = answer(reader, data, index)
         within, across = (measure_accuracy(given, answers.labels) for given in (answers.within, answers.across))
         classes += detail_classes(task.name, answers)
@@ -194,11 +207,11 @@ def check_tasks(
             )
         )  # fmt: skip
     untested = [task.name for task in model.tasks if task.classes and task.name not in folders]
-    return CheckReport(reports, untested, gate, CheckDetails(classes, wrong)), new
+    return CheckReport(reports, untested, gate, CheckDetails(classes, wrong), skipped), new
 
 
-def _task_folders(images: Path, tasks: list[str]) -> dict[str, Path]:
-    """The folders of test images by task; folders of other names are reported and skipped."""
+def _task_folders(images: Path, tasks: list[str]) -> tuple[dict[str, Path], list[str]]:
+    """The folders of test images by task, and the names of other folders, which are reported and skipped."""
     if not images.is_dir():
         raise UserError(f"{images} is not a folder; give one with a subfolder per task, and in it one per class")
     folders = {
@@ -212,11 +225,18 @@ def _task_folders(images: Path, tasks: list[str]) -> dict[str, Path]:
         warnings.warn(
             f"{images} has folders that are not named after a learned task: {', '.join(unknown)}", stacklevel=5
         )
-    return {name: folders[name] for name in folders if name in tasks}
+    return {name: folders[name] for name in folders if name in tasks}, unknown
 
 
-def _refuse_unknown_classes(data: Labelled, task: str, classes: tuple[str, ...]) -> None:
+def _known_classes(data: Labelled, task: str, classes: tuple[str, ...]) -> tuple[Labelled, list[str]]:
+    """The images of classes that the task has, and the names of others, which are reported and skipped."""
     unknown = [name for name in data.class_names if name not in classes]
-    if unknown:
-        has = f"it has {', '.join(classes)}" if classes else "all its classes were forgotten"
-        raise UserError(f"the task {task!r} has no class {unknown[0]!r}; {has}")
+    if not unknown:
+        return data, []
+    has = f"it has {', '.join(classes)}" if classes else "all its classes were forgotten"
+    what = f"the task {task!r} has no class {', '.join(map(repr, unknown))}; {has}"
+    known = data.keep(classes)
+    if not len(known.images):
+        raise UserError(f"{what}. There is nothing to test")
+    warnings.warn(f"{what}. These images are skipped; after rename or merge, rename their folder too", stacklevel=5)
+    return known, unknown

@@ -7,7 +7,7 @@ import os
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,6 +58,13 @@ class Labelled:
         """Number of images per class."""
         counts = Counter(self.labels.tolist())
         return {name: counts[label] for label, name in enumerate(self.class_names)}
+
+    def keep(self, classes: Collection[str]) -> Labelled:
+        """The images of these classes."""
+        kept = [name for name in self.class_names if name in classes]
+        rows = [row for row, label in enumerate(self.labels.tolist()) if self.class_names[label] in classes]
+        labels = torch.tensor([kept.index(self.class_names[int(self.labels[row])]) for row in rows], dtype=torch.int64)
+        return Labelled(self.images[rows], labels, tuple(kept), tuple(self.paths[row] for row in rows if self.paths))
 
 
 def read_labelled(data: Any, size: int, progress: Progress = no_progress, *, strict: bool = False) -> Labelled:

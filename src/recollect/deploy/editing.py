@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import NamedTuple
 
 from torch import nn
@@ -17,8 +18,12 @@ from recollect.device import to_host
 from recollect.engine import Runtime
 from recollect.errors import UserError
 from recollect.names import check_class_name, normalise
+from recollect.pictures import is_litter
 
 MAX_MATCHES = 3  # names that a message about an unknown class suggests
+MAX_NAME_BYTES = 200  # file systems allow 255
+FORBIDDEN = set('/\\<>:"|?*')  # separators, and what Windows refuses
+DEVICES = {"con", "prn", "aux", "nul", *(f"{name}{number}" for name in ("com", "lpt") for number in "0123456789¹²³")}
 
 
 class Edited(NamedTuple):
@@ -37,11 +42,13 @@ class Forgotten(NamedTuple):
     """Versions that still hold what was forgotten."""
     purged: list[str]
     """Versions that were deleted."""
+    before: str | None = None
+    """Undoes it if it is made current; None if nothing was forgotten, or that version was deleted."""
 
 
 def rename_class(model: Model, old: str, new: str) -> Model:
     """The model with another name for a class, in all tasks that contain it."""
-    old, new = find_class(model, old), check_class_name(new)
+    old, new = find_class(model, old), check_folder_name(new)
     if new in model.classes:
         remedy = "choose another name" if new == old else f"to predict both as one class, merge {old!r} into it"
         raise UserError(f"the class {new!r} already exists; {remedy}")
@@ -50,12 +57,17 @@ def rename_class(model: Model, old: str, new: str) -> Model:
 
 def merge_classes(model: Model, into: str, names: Iterable[str]) -> Model:
     """The model with several classes as one, whose probability is the sum of theirs; `into` may be new or a class."""
-    into, merged = check_class_name(into), {find_class(model, name) for name in names}
+    into, merged = _check_merged(model, into), {find_class(model, name) for name in names}
     if not merged - {into}:
         raise UserError(f"name at least one class to merge into {into!r}")
     if len(merged) == 1 and into not in model.classes:
         raise UserError(f"there is no class {into!r} to merge {merged.pop()!r} into; name two classes, or use rename")
     return _relabel(model, dict.fromkeys(merged, into))
+
+
+def _check_merged(model: Model, into: str) -> str:
+    """The normalised name of a class, or a new one, which test images may then have as the name of a folder."""
+    return normalise(into) if normalise(into) in model.classes else check_folder_name(into)
 
 
 def forget_classes(
@@ -125,3 +137,18 @@ def record_edit(model: Model) -> Model:
     newest = model.tasks[-1]
     edit = identify([task.units for task in model.tasks], model.tensors)
     return replace(model, tasks=(*model.tasks[:-1], replace(newest, edits=(*newest.edits, edit))))
+
+
+def check_folder_name(label: str) -> str:
+    """The name of a class, if it can also be the name of a folder that `learn` reads, on every file system."""
+    name = check_class_name(label).strip()
+    if FORBIDDEN & set(name) or name.endswith(".") or is_litter(Path(name)):
+        raise UserError(
+            f"the class name {name!r} cannot be the name of a folder: leave out {' '.join(sorted(FORBIDDEN))} and dots "
+            "at either end"
+        )
+    if name.split(".")[0].strip().lower() in DEVICES:
+        raise UserError(f"the class name {name!r} cannot be the name of a folder on Windows; choose another")
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise UserError(f"the class name {name[:20]!r}… is too long; choose one of at most {MAX_NAME_BYTES} bytes")
+    return name

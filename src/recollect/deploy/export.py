@@ -78,7 +78,7 @@ class Graph(nn.Module):
         f = learner.network.backbone(x)
         estimates = learner.rfe.rewind(x, f)
         logits = [head(estimate) for head, estimate in zip(learner.network.heads, estimates, strict=True)]
-        evidence = learner.identity.evidence(x, f, estimates, logits)
+        evidence = learner.identity.evidence(x, f)(estimates, logits)
         across = (evidence.log_softmax(1) / self.temperature).softmax(1)
         parts = evidence.split([task_logits.shape[1] for task_logits in logits], 1)
         within = [

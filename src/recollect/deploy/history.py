@@ -21,6 +21,7 @@ from recollect.errors import UserError
 from recollect.storage import UNFINISHED, sync
 
 MAX_VERSIONS = 5
+"""Tasks whose newest version is kept, and as many versions besides: edits, and versions of other branches."""
 
 
 def version_path(folder: Path, version: str) -> Path:
@@ -90,6 +91,8 @@ def find_version(folder: Path, to: str, current: str | None) -> str:
     if len(matches) != 1:
         listed = ", ".join(f"{name} ({about['tasks'][-1].name})" for name, about in intact.items()) or "none"
         what = f"several versions end with {to!r}" if matches else f"there is no version that ends with {to!r}"
+        if not matches and current in intact and to in [task.name for task in intact[current]["tasks"]]:
+            what = f"the version that ended with {to!r} was deleted, since those of {MAX_VERSIONS} tasks are kept"
         raise UserError(f"{what}; choose one of: {listed}")
     return matches[0]
 
@@ -149,11 +152,19 @@ def _remove(version: Path) -> None:
 
 
 def _remove_old_versions(folder: Path, lineage: list[str]) -> None:
-    """Keep `MAX_VERSIONS`: ancestors of the current version first, the newest first."""
+    """Keep the newest version of each of the last tasks, so that edits cost none of them, and some others.
+
+    Ancestors of the current version come before those of other branches, and the newest first.
+    """
     intact = intact_versions(folder)
     lineages = _lineages(intact)
     ancestors = [name for name in intact if continues(lineage, lineages[name])]
     ancestors.sort(key=lambda name: -len(lineages[name]))
     others = sorted(intact.keys() - set(ancestors), key=lambda name: intact[name]["tasks"][-1].learned)
-    for name in [*ancestors, *reversed(others)][MAX_VERSIONS:]:
+    of_tasks: dict[int, str] = {}  # by the number of tasks
+    for name in ancestors:
+        of_tasks.setdefault(len(intact[name]["tasks"]), name)
+    months = list(of_tasks.values())
+    rest = [name for name in (*ancestors, *reversed(others)) if name not in months]
+    for name in (*months[MAX_VERSIONS:], *rest[MAX_VERSIONS:]):
         _remove(version_path(folder, name))

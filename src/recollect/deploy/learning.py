@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -72,6 +72,7 @@ def learn_task(
     if len(data.images) < 2:
         raise UserError(f"a single image (of {data.class_names[0]!r}) is not enough to learn from; add more")
     warn_about(data, is_first=not past)
+    warn_about_spelling(data.class_names, [name for task in past for name in task.classes])
     train, validation = _split(data, settings.seed, len(past), sum(len(task.units) for task in past))
     full_precision = replace(runtime, precision="fp32")  # as `predict` computes
     if model is None:
@@ -173,6 +174,19 @@ def warn_about(data: Labelled, *, is_first: bool) -> None:
             "learns nothing; start with several classes, or with a pretrained backbone",
             stacklevel=3,
         )
+
+
+def warn_about_spelling(new: Sequence[str], known: Sequence[str]) -> None:
+    """Warn about classes that differ from others in capitals or blanks alone: they are learned as different classes."""
+    spellings = {"".join(name.casefold().split()): name for name in known}
+    for name in new:
+        other = spellings.setdefault("".join(name.casefold().split()), name)
+        if other != name:
+            warnings.warn(
+                f"{name!r} and {other!r} are learned as different classes; if they are the same, merge them afterwards "
+                f"(recollect merge), or rename the folder and learn it again",
+                stacklevel=3,
+            )
 
 
 def _num_validation(num_images: int) -> int:

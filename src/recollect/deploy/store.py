@@ -134,11 +134,8 @@ class ModelStore:
         task = check_task_name(task)
         with lock_model(self.folder, wait=wait):
             model, is_saved = self._open(task, settings, adapts=bool(adapt) or minutes is not None)
-            if model is not None:
-                settings = model.settings
-            else:
-                settings = settings or Settings(precision=Runtime.choose(device, "auto").precision)
-                settings = complete_settings(settings, images, backbone)
+            new = settings or Settings(precision=Runtime.choose(device, "auto").precision)
+            settings = model.settings if model else complete_settings(new, images, backbone)
             before = self._model_before() if is_saved else model
             stages = choose_stages(settings, adapt, minutes, backbone, is_first=before is None)
             data = read_labelled(images, settings.image_size, progress, strict=strict)
@@ -224,14 +221,15 @@ class ModelStore:
         With `purge` and no classes, the other versions are deleted and nothing else changes.
         """
         names = [normalise(name) for name in classes]
-        with self._editing(wait=wait) as (version, model):
-            after = model
+        with self._editing(wait=wait) as (before, model):
+            after, version = model, before
             if names or not purge:
-                refuse_forgotten(self.folder, names, version)
+                refuse_forgotten(self.folder, names, before)
                 after = forget_classes(model, names, device, backbone)
                 version = make_current(self.folder, after)
             purged = remove_versions(self.folder, but=version) if purge else []
-            return Forgotten(version, find_holders(self.folder, model, after, but=version), purged)
+            undo = None if purge or version == before else before
+            return Forgotten(version, find_holders(self.folder, model, after, but=version), purged, undo)
 
     @contextmanager
     def _editing(self, *, wait: bool) -> Iterator[tuple[str, Model]]:

@@ -9,7 +9,6 @@ model/
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -77,7 +76,10 @@ def read_pointer(folder: Path) -> str:
             raise UserError(f"{path} is missing; {remedy}")
         if (folder / UNFINISHED).is_dir():
             raise UserError(f"{folder} has no model yet: its first learn was interrupted; run the same command again")
-        raise UserError(f"{folder} has no model; create one with recollect learn {folder} IMAGES --task NAME")
+        if folder.is_file():
+            raise UserError(f"{folder} is a file; give the model folder (predict and serve also read exported files)")
+        what = f"{folder} has no model" if folder.is_dir() else f"there is no folder {folder}"
+        raise UserError(f"{what}; recollect learn {folder} IMAGES --task NAME creates a model there")
     document = _read_document(path, remedy)
     try:
         name = msgspec.convert(document, PointerFile)["current"]
@@ -159,8 +161,9 @@ def _choose_name(model: Model, versions: Path) -> str:
     slug = re.sub(r"[^\w.-]+", "-", model.tasks[-1].name).strip("-.")[:40] or "task"
     newest = model.tasks[-1]
     name = f"{len(model.tasks):03}-{slug}{'-adapted' * (newest.unadapted is not None)}{'-edited' * bool(newest.edits)}"
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(name for name in names if not (versions / name).exists())
+    pattern = re.compile(rf"{re.escape(name)}(-\d+)?")
+    taken = [int((match[1] or "-1")[1:]) for path in versions.iterdir() if (match := pattern.fullmatch(path.name))]
+    return f"{name}-{max(taken) + 1}" if taken else name  # after those that were deleted, not in their place
 
 
 def _read_document(path: Path, remedy: str) -> dict[str, Any]:

@@ -7,16 +7,13 @@ import io
 from contextlib import suppress
 from pathlib import Path
 
+from recollect.deploy.editing import check_folder_name
 from recollect.errors import UserError
-from recollect.names import check_class_name
 from recollect.pictures import find_suffix, is_litter, read_content
 from recollect.serve.current import UPLOAD
 from recollect.storage import LinkError, write_bytes
 
 HASH_LENGTH = 16  # hexadecimal digits
-MAX_NAME_BYTES = 200  # file systems allow 255
-FORBIDDEN = set('/\\<>:"|?*')  # separators, and what Windows refuses
-DEVICES = {"con", "prn", "aux", "nul", *(f"{name}{number}" for name in ("com", "lpt") for number in "0123456789¹²³")}
 CHECKED_SIZE = 32  # pixels
 
 
@@ -59,21 +56,6 @@ def check_image(content: bytes) -> str:
     """The suffix of an image file that can be read; anything else is refused."""
     read_content(content, UPLOAD, CHECKED_SIZE)
     return find_suffix(io.BytesIO(content))
-
-
-def check_folder_name(label: str) -> str:
-    """The name of a class, if it can also be the name of a folder that `learn` reads, on every file system."""
-    name = check_class_name(label).strip()
-    if FORBIDDEN & set(name) or name.endswith(".") or is_litter(Path(name)):
-        raise UserError(
-            f"the class name {name!r} cannot be the name of a folder: leave out {' '.join(sorted(FORBIDDEN))} and dots "
-            "at either end"
-        )
-    if name.split(".")[0].strip().lower() in DEVICES:
-        raise UserError(f"the class name {name!r} cannot be the name of a folder on Windows; choose another")
-    if len(name.encode()) > MAX_NAME_BYTES:
-        raise UserError(f"the class name {name[:20]!r}… is too long; choose one of at most {MAX_NAME_BYTES} bytes")
-    return name
 
 
 def _remove(path: Path, content: bytes) -> None:

@@ -43,7 +43,8 @@ def merge(model: ModelFolder, into: str, classes: Classes, *, wait: Wait = False
     from recollect.deploy import ModelStore
 
     edited = ModelStore(model).merge(into, classes, wait=wait)
-    print_edited(f"{', '.join(classes)} is now predicted as {into}.", model, edited)
+    are = "is" if len(classes) == 1 else "are"
+    print_edited(f"{', '.join(classes)} {are} now predicted as {into}.", model, edited)
 
 
 @app.command

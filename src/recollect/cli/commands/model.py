@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -102,7 +103,7 @@ def learn(
     clash = [name for name in options if name in classifier_options()]
     if clash:
         raise UserError(f"--set takes options of the backbone, which {clash[0]} is not")
-    console = stdout()
+    console, started = stdout(), perf_counter()
     Runtime.choose(device, "fp32", threads)
     settings = ContinualClassifier(device=device, **given, **options).settings if given or options else None
     store = ModelStore(model)
@@ -129,7 +130,7 @@ def learn(
                 is_fixed = "is fixed" if len(changed) == 1 else "are fixed"
                 raise UserError(f"{model} already exists; {listed} {is_fixed} when a model is created") from error
             result = learn_with(None)
-    print_learned(console, model, result)
+    print_learned(console, model, result, perf_counter() - started)
 
 
 @app.command
@@ -214,6 +215,15 @@ def rollback(model: ModelFolder, *, to: str, wait: Wait = False) -> None:
     """
     from recollect.cli.console import print_text
     from recollect.deploy import ModelStore
+    from recollect.errors import UserError
 
-    version = ModelStore(model).rollback(to, wait=wait)
-    print_text(f"{model} is now at {version}; the next learn continues from there.")
+    store = ModelStore(model)
+    try:
+        before = store.current()
+    except UserError:  # it is damaged, which rollback repairs
+        before = None
+    version = store.rollback(to, wait=wait)
+    if version == before:
+        print_text(f"{model} already was at {version}. Other versions: {', '.join(store.versions())}.")
+    else:
+        print_text(f"{model} is now at {version}; the next learn continues from there.")

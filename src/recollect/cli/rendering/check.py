@@ -16,23 +16,21 @@ MAX_LISTED = 10  # classes, pairs and images; the files that a check writes have
 
 def print_check(console: Console, report: CheckReport) -> None:
     """The accuracy of each task, its weakest classes and mistakes, and why it fails the check."""
-    titles = (
-        "task", "images", "accuracy (task known)", "before", "forgetting", "compared with", "accuracy (all classes)",
-        "before",
-    )  # fmt: skip
-    table = Table(*titles, box=None, padding=(0, 2))
+    titles = ("task", "images", "all classes", "was", "task known", "was", "lost", "since")
+    table = Table(*titles, box=None, padding=(0, 1))
     for check in report.tasks:
         table.add_row(
             escape(check.task),
             str(check.num_images),
+            show_percent(check.across),
+            show_percent(check.across_before),
             show_percent(check.within),
             "–" if check.of_one_class else show_percent(check.before),
             show_number(check.forgetting, 1),
             check.against,
-            show_percent(check.across),
-            show_percent(check.across_before),
         )
     console.print(table)
+    console.print("Accuracy over all classes, as predict answers, and among those of the task if it is known (--task).")
     _print_details(console, report.details)
     for task, reason in report.objections:
         console.print(f"[bold red]{escape(task)}[/] {reason}.")
@@ -47,16 +45,18 @@ def print_check(console: Console, report: CheckReport) -> None:
         )
     if report.untested:
         console.print(f"Not tested: {escape(', '.join(report.untested))}.")
+    if report.gate.is_set and not report.objections:
+        console.print(f"[bold]Passed[/]: {escape(', '.join(check.task for check in report.tasks))}.")
 
 
 def _print_details(console: Console, details: CheckDetails) -> None:
     """The classes of the lowest accuracy, the worst confusions and the first wrong images."""
     if not details.wrong:
         return
-    titles = ("class", "task", "images", "accuracy (task known)", "accuracy (all classes)")
+    titles = ("class", "task", "images", "all classes", "task known")
     classes = Table(*titles, box=None, padding=(0, 2))
     for check in sorted(details.classes, key=lambda check: check.across)[:MAX_LISTED]:
-        percents = show_percent(check.within), show_percent(check.across)
+        percents = show_percent(check.across), show_percent(check.within)
         classes.add_row(escape(check.name), escape(check.task), str(check.num_images), *percents)
     console.print(classes)
     _print_rest(console, len(details.classes), "classes")

@@ -76,8 +76,8 @@ def _num_passes(settings: Settings, *, is_first: bool) -> float:
     return (1 - VALIDATION_SHARE) * (training + statistics)
 
 
-def print_learned(console: Console, folder: Path, result: LearnResult) -> None:
-    """What a model has learned now."""
+def print_learned(console: Console, folder: Path, result: LearnResult, seconds: float) -> None:
+    """What a model has learned now, and how long the command took."""
     model, task = result.model, result.model.tasks[-1]
     name = f"[bold]{escape(task.name)}[/]"
     if result.was_learned:
@@ -93,7 +93,7 @@ def print_learned(console: Console, folder: Path, result: LearnResult) -> None:
         accuracy += f" Without adaptation {task.unadapted.unknown:.1f} %."
     known = f"{_count(len(model.classes), 'class', 'es')} of {_count(len(model.tasks), 'task')}"
     console.print(
-        f"Learned {name} in {task.seconds:.0f} s.{accuracy} "
+        f"Learned {name} in {_show_seconds(seconds)}.{accuracy} "
         f"[bold]{escape(str(folder))}[/] knows {known} and keeps no images."
     )
     if result.rejected is not None:
@@ -105,23 +105,24 @@ def print_learned(console: Console, folder: Path, result: LearnResult) -> None:
         console.print("The backbone was used as it is; the same command with --adapt also trains it on these images.")
 
 
+def _show_seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} minutes"
+
+
 def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> None:
     """The tasks of a model, its versions, and how new images compare with the newest task."""
-    titles = (
-        "task", "classes", "images", "val. accuracy (task known)", "val. accuracy (all classes)", "drift",
-        "residual drift",
-    )  # fmt: skip
-    table = Table(*titles, box=None, padding=(0, 2))
+    has_moved = any(task["drifted"] is not None for task in about["tasks"])
+    drifts = ("drift", "residual") if has_moved else ()
+    table = Table("task", "classes", "images", "all classes", "task known", *drifts, box=None, padding=(0, 2))
     for task in about["tasks"]:
         left_out = task["drifted"] is not None and task["drifted"] == task["rectified"]
         table.add_row(
             escape(task["name"]),
             ", ".join(escape(name) for name in task["classes"]) or "–",
             str(sum(task["images"].values())),
-            show_percent(task["accuracy"]),
             show_percent(task["across"]),
-            show_number(task["drifted"]),
-            "all" if left_out else show_number(task["rectified"]),
+            show_percent(task["accuracy"]),
+            *[show_number(task["drifted"]), "all" if left_out else show_number(task["rectified"])][: len(drifts)],
         )
     console.print(table)
     for name, tasks in about["classes"].items():
@@ -134,9 +135,13 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
         f"Version {escape(about['version'])}; {about['values'] / 1e6:.2f} M values, {about['bytes'] / 2**20:.1f} MB. "
         f"Other versions: {', '.join(map(escape, others)) or 'none'}. "
         f"Images kept: [bold]{about['images_kept'] or 'none'}[/].\n"
-        "Validation accuracy was measured when the task was learned, over all classes learned by then.\n"
-        "Drift is the RMSE by which learning a task moved the features, residual drift what its retrospector leaves."
+        "Accuracies are of validation images when the task was learned: over all classes learned by then, and with the "
+        "task known."
     )
+    if has_moved:
+        console.print(
+            "Drift is the RMSE by which learning a task moved the features, residual what its retrospector leaves."
+        )
     if damaged:
         listed = ", ".join(escape(str(folder / "versions" / name)) for name in damaged)
         console.print(f"Corrupt versions, which can be deleted: {listed}.")
@@ -171,10 +176,11 @@ def print_edited(what: str, folder: Path, edited: Edited) -> None:
 def print_forgotten(classes: Sequence[str], folder: Path, forgotten: Forgotten) -> None:
     """What was forgotten, and where it is still stored."""
     what = f"Forgot {', '.join(classes)}. " if classes else ""
-    print_text(f"{what}{folder} is now at {forgotten.version}.")
+    undo = f"; recollect rollback {folder} --to {forgotten.before} undoes this" if forgotten.before else ""
+    print_text(f"{what}{folder} is now at {forgotten.version}{undo}.")
     if forgotten.holders:
         print_text(
-            f"The versions {', '.join(forgotten.holders)} still hold what was learned of it; "
+            f"Versions that still hold what was forgotten: {', '.join(forgotten.holders)}; "
             f"recollect forget {folder} --purge deletes all versions but the current one."
         )
     if forgotten.purged:
