@@ -183,15 +183,17 @@ def report(runs: Paths, *, out: Path, title: str = "recollect report") -> None:
 
 
 @app.command
-def best(runs: Paths) -> None:
+def best(runs: Paths, *, by: Literal["til", "cil"] = "til") -> None:
     """Show the settings with the highest validation accuracy among finished runs, per stream and method.
 
     Parameters
     ----------
     runs
         Folders with results.
+    by
+        Which accuracy decides: with the task known (til) or unknown (cil).
     """
     from recollect.cli.console import stdout
     from recollect.cli.rendering.sweep import print_best
 
-    print_best(stdout(), runs)
+    print_best(stdout(), runs, by)

@@ -17,6 +17,7 @@ from recollect.report.stats import spread
 from recollect.runs import find_results
 from recollect.storage.documents import parse_json
 from recollect.sweeps import Job, Status, best_settings, engine_for, plan, sweep
+from recollect.sweeps.select import By
 
 MAX_ROWS = 30  # of the live table; the rest is counted
 
@@ -108,16 +109,16 @@ def run_sweep(
     return 1 if failed else 0
 
 
-def print_best(console: Console, runs: Sequence[Path]) -> None:
+def print_best(console: Console, runs: Sequence[Path], by: By) -> None:
     """The settings with the best validation accuracy in each group of runs."""
-    choices = best_settings(find_results(runs).values())
+    choices = best_settings(find_results(runs).values(), by)
     if not choices:
         raise UserError(f"no results with a validation accuracy in {', '.join(map(str, runs))}; give folders of a grid")
     table = Table("stream", "method", box=None, padding=(0, 2))
     has_conditions = any(choice.conditions for choice in choices)
     for title in ["among runs with"] * has_conditions + ["chosen"]:
         table.add_column(title, overflow="fold")
-    for title in ("validation TIL", "of"):
+    for title in (f"validation {by.upper()}", "of"):
         table.add_column(title, justify="right")
     for choice in choices:
         settings = [_format(choice.conditions)] * has_conditions + [_format(choice.settings) or "defaults"]
