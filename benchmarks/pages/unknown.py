@@ -26,8 +26,8 @@ PRESETS = {
 }
 FEATURES = {"blocks": ", all blocks", "last": ", last layer", "": ""}
 """What the name of an experiment says of its features."""
-RIVALS = ("ncm", "slda", "ranpac", "fecam", "fsa")
-"""Classifiers on a backbone that is frozen, at the latest after the first task, which anyone would use instead."""
+RIVALS = ("ncm", "slda", "ranpac", "fecam", "fsa", "ldc")
+"""Simpler methods without a chain, which anyone would use instead; all but ldc freeze the backbone."""
 COMPONENTS = "components"
 """The option of rfe-plus that `fsa` has here too, which is then not the method of its paper."""
 
@@ -79,7 +79,7 @@ def _best_rival(variants: Iterable[Variant]) -> Variant:
 
 
 def _is_rival(v: Variant) -> bool:
-    """Whether it is a simpler method, as its paper has it but for the layers that it reads."""
+    """Whether it is a simpler method, without the components of rfe-plus."""
     return v.method in RIVALS and COMPONENTS not in v.options
 
 
@@ -109,7 +109,7 @@ def features_of(experiment: Experiment) -> str:
 
 
 def _verdict(experiment: Experiment, experiments: Sequence[Experiment]) -> str:
-    """How the forms of RFE compare with the best rival, and with the best that reads the last layer, as published."""
+    """How the forms of RFE compare with the best rival, and with the best that reads the last layer."""
     ours = [
         v
         for v in experiment.variants
