@@ -58,6 +58,12 @@ def _check_advice(weights: str, name: str, experiment: Experiment) -> None:
             own = [v for v in variants if v.method == "fsa" and v.options.get("components")]
             gaps = [mean_accuracy(variants[0], evaluation) - mean_accuracy(v, evaluation) for v in own]
             require(all(gap < 2 for gap in gaps), f"fsa with components is not far below rfe-plus ({name})")
+        if keeping:
+            known, best = ranked(experiment, "til", keeps=True)[0], free["til"][0]
+            require(mean_accuracy(known, "til") < mean_accuracy(best, "til"), f"replay is below, task known ({name})")
+            slda = next(v for v in free["cil"] if v.method == "slda")
+            gap = mean_accuracy(slda, "cil") - mean_accuracy(keeping[0], "cil")
+            require(gap > 10, f"replay is far below slda, task unknown ({name})")
     elif name == "CIFAR-100, 5 tasks":
         require(leaders == {"rfe-plus"}, f"from scratch, no images: rfe-plus is the most accurate ({name})")
         gap = mean_accuracy(free["cil"][0], "cil") - mean_accuracy(keeping[0], "cil")
