@@ -19,7 +19,7 @@ from recollect.runs.tuned import Tuned
 from recollect.sweeps import Choice, best_settings
 
 ROOT = Path(__file__).parents[1]
-SIZES = ("backbone", "backbone.width", "training.epochs")
+SIZES = ("backbone", "backbone.width", "backbone.image_size", "backbone.features", "training.epochs")
 FILE = ROOT / "src" / "recollect" / "runs" / "tuned.json"
 
 

@@ -15,6 +15,8 @@ DECIDE_VALIDATION = (
     "tasks", "class_order", "train_per_class", "validation", "shift", "repeats", "blur", "imbalance",
 )  # fmt: skip
 """Stream options that decide which images are validated on, and among which classes."""
+DECIDE_COST = ("image_size", "features")
+"""Options of pretrained backbones that are a matter of time and memory, not of tuning."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,9 @@ class _Group:
 def best_settings(results: Iterable[Mapping[str, Any]], by: By = "til") -> list[Choice]:
     """For runs of a method that validate on the same images and classes, the settings with the best mean accuracy `by`.
 
-    Any setting may be chosen but the memory's budget, the backbone's name, precision and fixed heads, and those of the
-    stream that decide what is validated on. Only seeds that all settings of a group were run with are compared.
+    Any setting may be chosen but the memory's budget, the backbone's name, image size and layers, precision and fixed
+    heads, and those of the stream that decide what is validated on. Only seeds that all settings of a group were run
+    with are compared.
     """
     groups: dict[str, _Group] = {}
     for result in results:
@@ -78,12 +81,14 @@ def _conditions(result: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in sorted(config["stream"].items())
         if key != "name" and (data is None or key in DECIDE_VALIDATION)
     }
+    network = {f"backbone.{key}": value for key, value in config["backbone"].items() if key in DECIDE_COST}
     return {
         "stream": config["stream"]["name"],
         "method": config["method"]["name"],
         "method_file": config.get("method_file", {}).get("sha256"),
         "memory": config["method"].get("memory"),
         "backbone": config["backbone"]["name"],
+        **network,
         **stream,
         "data": data,
         "fixed_heads": config.get("fixed_heads"),
