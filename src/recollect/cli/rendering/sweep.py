@@ -109,7 +109,7 @@ def run_sweep(
     return 1 if failed else 0
 
 
-def print_best(console: Console, runs: Sequence[Path], by: By) -> None:
+def print_best(console: Console, runs: Sequence[Path], by: By = "til") -> None:
     """The settings with the best validation accuracy in each group of runs."""
     choices = best_settings(find_results(runs).values(), by)
     if not choices:
