@@ -155,16 +155,16 @@ def test_units_that_do_not_fit_the_classes_are_refused(folder: Path) -> None:
 
 
 def test_edits_delete_no_task_and_reuse_no_name(folder: Path) -> None:
-    """Eight edits are more than are kept; the newest version of each task stays, and no deleted name is given again."""
+    """Eleven edits are more than are kept; the newest version of each task stays, and names count the edits."""
     store = ModelStore(folder)
-    for number in range(8):
+    for number in range(11):
         store.rename("maya" if number == 0 else f"name{number - 1}", f"name{number}")
-    kept = [f"003-july-edited-{number}" for number in range(3, 9)]
+    kept = [f"003-july-edited-{number}" for number in range(6, 12)]  # in this order
     assert store.versions() == ["001-may", "002-june", *kept]
-    assert store.current() == "003-july-edited-8"
+    assert store.current() == "003-july-edited-11"
     assert store.rollback("may") == "001-may"
     done = recollect("rollback", folder, "--to", "may")
-    assert "already was at 001-may" in done.stdout
+    assert "is already at 001-may" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", "con", "."])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from recollect.core import Averaged
 from recollect.errors import UserError
 from recollect.methods._heads import start_heads
 from recollect.nets.convnet import ConvNet
@@ -90,6 +91,19 @@ def test_joint_training_starts_as_one_discriminant_of_all_pretrained_features() 
     with torch.no_grad():
         logits = learner.network(stream.pixels.normalise(images))
     assert (logits.argmax(1) == labels).float().mean() > 0.8  # over the classes of both tasks
+
+
+@pytest.mark.parametrize("method", ["cls-er", "er-mkd", "tamil"])
+def test_averaged_networks_get_the_new_head_too(method: str) -> None:
+    stream = make_stream((2, 2))
+    learner = make_learner(method, stream, gentle="always").eval()
+    for task in stream.tasks:
+        learner.begin_task(task.info)
+        learner.prepare_task(task.info, TaskData(task.train, stream.pixels, torch.device("cpu"), 16, Key(0)))
+        head = learner.network.heads[task.info.index]
+        averages = [module.module for module in learner.modules() if isinstance(module, Averaged)]
+        assert averages
+        assert all(torch.equal(average.heads[task.info.index].weight, head.weight) for average in averages)
 
 
 @pytest.mark.parametrize(("method", "options"), [("joint", {}), ("er", {}), ("er", {"gentle": "never"})])

@@ -85,9 +85,9 @@ class Anchored(Rule):
         return lesson.now.at_anchor[:num], lesson.labels[:num] + self.today.first
 
     def refresh(self, *, reads_today: bool = True) -> None:
-        """Make the discriminants of the statistics as they are; one temperature and one spread serve both.
+        """Recompute the discriminants from the current statistics; one temperature and one spread serve both.
 
-        That of today's space is not read until a task moves it.
+        That of today's space is not read until a task that moved it has ended.
         """
         for discriminant in (self.anchor, self.today.discriminant) if reads_today else (self.anchor,):
             discriminant.refresh(self.anchor.temperature, self.anchor.spread)

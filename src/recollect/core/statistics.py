@@ -173,7 +173,7 @@ class ClassStatistics(nn.Module):
         z, y, is_empty = on_host_in_double(features), to_host(labels), to_host(self.counts) == 0
         means, num = on_host_in_double(self.means), self.degrees_of_freedom
         covariance = self._unpacked() / max(num, 1)
-        # Of all shrinkages alike, so that none needs an inverse.
+        # Computed once for all shrinkages.
         eigenvalues = covariance[:0, 0] if self._has_equal_counts else torch.linalg.eigvalsh(covariance).clamp(min=0)
 
         def loss(scores: Tensor) -> Tensor:

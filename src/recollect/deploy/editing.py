@@ -66,7 +66,7 @@ def merge_classes(model: Model, into: str, names: Iterable[str]) -> Model:
 
 
 def _check_merged(model: Model, into: str) -> str:
-    """The normalised name of a class, or a new one, which test images may then have as the name of a folder."""
+    """The normalised name of a class, or a new name that is valid as a folder name."""
     return normalise(into) if normalise(into) in model.classes else check_folder_name(into)
 
 

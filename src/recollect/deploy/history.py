@@ -92,7 +92,7 @@ def find_version(folder: Path, to: str, current: str | None) -> str:
         listed = ", ".join(f"{name} ({about['tasks'][-1].name})" for name, about in intact.items()) or "none"
         what = f"several versions end with {to!r}" if matches else f"there is no version that ends with {to!r}"
         if not matches and current in intact and to in [task.name for task in intact[current]["tasks"]]:
-            what = f"the version that ended with {to!r} was deleted, since those of {MAX_VERSIONS} tasks are kept"
+            what = f"the version that ended with {to!r} is not kept any more"
         raise UserError(f"{what}; choose one of: {listed}")
     return matches[0]
 
@@ -164,7 +164,7 @@ def _remove_old_versions(folder: Path, lineage: list[str]) -> None:
     of_tasks: dict[int, str] = {}  # by the number of tasks
     for name in ancestors:
         of_tasks.setdefault(len(intact[name]["tasks"]), name)
-    months = list(of_tasks.values())
-    rest = [name for name in (*ancestors, *reversed(others)) if name not in months]
-    for name in (*months[MAX_VERSIONS:], *rest[MAX_VERSIONS:]):
+    newest_of_tasks = list(of_tasks.values())
+    rest = [name for name in (*ancestors, *reversed(others)) if name not in newest_of_tasks]
+    for name in (*newest_of_tasks[MAX_VERSIONS:], *rest[MAX_VERSIONS:]):
         _remove(version_path(folder, name))

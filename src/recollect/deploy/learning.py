@@ -119,7 +119,7 @@ def learn_task(
 
 
 def already_learned(task: str) -> UserError:
-    return UserError(f"the task {task!r} is already learned; choose another name, or roll back to before it")
+    return UserError(f"the task {task!r} is already learned; give other images another name, or roll back to before it")
 
 
 def _make_stream(before: Model, data: Labelled, task: TaskInfo, train: Split, validation: Split) -> Stream:
@@ -177,9 +177,9 @@ def warn_about(data: Labelled, *, is_first: bool) -> None:
 
 
 def warn_about_spelling(new: Sequence[str], known: Sequence[str]) -> None:
-    """Warn about classes that differ from others in capitals or blanks alone: they are learned as different classes."""
+    """Warn about classes that differ from others only in capitalisation or spaces."""
     spellings = {"".join(name.casefold().split()): name for name in known}
-    for name in new:
+    for name in (name for name in new if name not in known):
         other = spellings.setdefault("".join(name.casefold().split()), name)
         if other != name:
             warnings.warn(

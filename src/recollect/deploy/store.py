@@ -144,10 +144,10 @@ class ModelStore:
             if saved is not None and saved in (adapted, *[frozen] * (not stages.adapted)):
                 self._discard_checkpoints(saved)
                 return LearnResult(self.load(), was_learned=True)
+            if saved not in (None, frozen):
+                self._refuse(task)
             if self._finish(adapted) or (not stages.adapted and self._finish(frozen)):
                 return LearnResult(self.load(), was_learned=True)
-            if saved is not None and saved != frozen:
-                raise UserError(f"the task {task!r} is already learned, from other images; choose another name")
             if model is None and self.versions():
                 self._refuse(task)
             before_training(LearnPlan(settings, data.count(), len(before.tasks) if before else 0, stages))

@@ -9,6 +9,7 @@ model/
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -64,7 +65,13 @@ def is_version(name: str) -> bool:
 
 def list_versions(folder: Path) -> list[str]:
     """The names of all versions, oldest first."""
-    return sorted(path.name for path in (folder / "versions").glob("[0-9]*") if (path / "model.json").exists())
+    names = (path.name for path in (folder / "versions").glob("[0-9]*") if (path / "model.json").exists())
+    return sorted(names, key=_as_numbered)
+
+
+def _as_numbered(name: str) -> list[str | int]:
+    """Sorts 2 before 10."""
+    return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", name))]
 
 
 def read_pointer(folder: Path) -> str:
@@ -160,10 +167,10 @@ def _choose_name(model: Model, versions: Path) -> str:
     """Number and task, with a suffix if it was adapted to the task or edited since, or if another has that name."""
     slug = re.sub(r"[^\w.-]+", "-", model.tasks[-1].name).strip("-.")[:40] or "task"
     newest = model.tasks[-1]
-    name = f"{len(model.tasks):03}-{slug}{'-adapted' * (newest.unadapted is not None)}{'-edited' * bool(newest.edits)}"
-    pattern = re.compile(rf"{re.escape(name)}(-\d+)?")
-    taken = [int((match[1] or "-1")[1:]) for path in versions.iterdir() if (match := pattern.fullmatch(path.name))]
-    return f"{name}-{max(taken) + 1}" if taken else name  # after those that were deleted, not in their place
+    edited = f"-edited-{len(newest.edits)}" if len(newest.edits) > 1 else "-edited" * len(newest.edits)
+    name = f"{len(model.tasks):03}-{slug}{'-adapted' * (newest.unadapted is not None)}{edited}"
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not (versions / name).exists())
 
 
 def _read_document(path: Path, remedy: str) -> dict[str, Any]:

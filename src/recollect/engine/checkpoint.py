@@ -28,6 +28,7 @@ from recollect.storage.tensors import load_tensors, save_tensors
 NUM_KEPT = 2
 FORMAT = 1
 REPLACED = "-replaced"
+MAX_REPLACED = 10  # times that a checkpoint may be replaced while it is read
 
 
 class StateFile(TypedDict):
@@ -144,18 +145,22 @@ def load_newest(folder: Path, run: str = "") -> tuple[dict[str, Tensor], dict[st
 
     Nothing is removed. If a run that is still training replaces the checkpoint meanwhile, its successor is read.
     """
-    while (path := newest(folder)) is not None:
+    path = newest(folder)
+    for _ in range(MAX_REPLACED):
+        if path is None:
+            return None
         before = _inode(path)
         try:
             about = _read(path, run)
             return _load(path, about), about["state"]
         except (_DamagedError, FileNotFoundError) as error:
-            if newest(folder) == path and before is not None and _inode(path) == before:
-                raise UserError(
-                    f"the checkpoint {path} is damaged ({error}); restore it from a copy, or repeat the run in "
-                    "another folder"
-                ) from error
-    return None
+            damage, successor = error, newest(folder)
+            if successor == path and before is not None and _inode(path) == before:
+                break
+            path = successor
+    raise UserError(
+        f"the checkpoint {path} is damaged ({damage}); restore it from a copy, or repeat the run in another folder"
+    ) from damage
 
 
 def _inode(path: Path) -> int | None:

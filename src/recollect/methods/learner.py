@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVa
 import torch
 from torch import Tensor, nn
 
+from recollect.core import Averaged
 from recollect.errors import UserError
 from recollect.memory import Memory
 from recollect.methods._heads import read_features, start_heads
@@ -196,7 +197,9 @@ class Learner(nn.Module, ABC, Generic[Config]):
         may_have_returned = task.units is not None  # a class that has its unit, and so a row in another task's head
         if self.is_gentle and not may_have_returned:
             f = read_features(self.network.backbone, self.setup.image_shape, data)
-            start_heads([self.network.heads[task.index]], f, data.labels - self.network.units(task.index).start)
+            start_heads([head := self.network.heads[task.index]], f, data.labels - self.network.units(task.index).start)
+            for copy in (module for module in self.modules() if isinstance(module, Averaged)):
+                copy.module.get_submodule(f"heads.{task.index}").load_state_dict(head.state_dict())
 
     @abstractmethod
     def phases(self, task: TaskInfo) -> Iterable[Phase]:

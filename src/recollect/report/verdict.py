@@ -11,7 +11,7 @@ from recollect.report.stats import MAX_SEEDS, Difference, seeds_to_exclude
 SUPPORTED, REFUTED, INCONCLUSIVE = "supported", "refuted", "inconclusive"
 LEVEL_POINTS = 2.0
 """Percentage points within which two accuracies count as level."""
-FIRST_INTERVAL = "three seeds, for a first interval"
+FIRST_INTERVAL = "more seeds, for an interval"
 MAX_LISTED = 3
 """Methods that are ahead or level are listed up to this number, and summarised beyond it."""
 
@@ -81,7 +81,7 @@ def judge_level(claim_id: str, text: str, gap: Difference | None) -> Claim:
     """The claim that two methods are equally accurate: the whole interval lies within the margin."""
     if gap is None or gap.half_width is None:
         measured = f"{gap} (1 seed)" if gap else "no common seed"
-        return Claim(claim_id, text, INCONCLUSIVE, measured, needed=FIRST_INTERVAL)
+        return Claim(claim_id, text, INCONCLUSIVE, measured, needed=FIRST_INTERVAL if gap else "common seeds")
     low, high = gap.mean - gap.half_width, gap.mean + gap.half_width
     is_apart = low > LEVEL_POINTS or high < -LEVEL_POINTS
     verdict = SUPPORTED if max(-low, high) <= LEVEL_POINTS else REFUTED if is_apart else INCONCLUSIVE
@@ -99,7 +99,7 @@ def needed(verdict: str, gaps: Sequence[tuple[Difference, float]]) -> str:
     numbers = [seeds_to_exclude(value, gap) for gap, value in gaps]
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
-        return f"more than {MAX_SEEDS} seeds, or a larger difference"
+        return f"more than {MAX_SEEDS} seeds"
     return f"about {max(known)} seeds, if means and deviations stay"
 
 

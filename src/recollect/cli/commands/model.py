@@ -224,6 +224,6 @@ def rollback(model: ModelFolder, *, to: str, wait: Wait = False) -> None:
         before = None
     version = store.rollback(to, wait=wait)
     if version == before:
-        print_text(f"{model} already was at {version}. Other versions: {', '.join(store.versions())}.")
+        print_text(f"{model} is already at {version}. Other versions: {', '.join(store.versions())}.")
     else:
         print_text(f"{model} is now at {version}; the next learn continues from there.")

@@ -30,7 +30,10 @@ def print_check(console: Console, report: CheckReport) -> None:
             check.against,
         )
     console.print(table)
-    console.print("Accuracy over all classes, as predict answers, and among those of the task if it is known (--task).")
+    console.print(
+        "Accuracy over all classes is that of predict without --task. Was: the accuracy at the reference in the last "
+        "column. Lost: points lost since then with the task known, which --max-forgetting limits."
+    )
     _print_details(console, report.details)
     for task, reason in report.objections:
         console.print(f"[bold red]{escape(task)}[/] {reason}.")

@@ -112,8 +112,9 @@ def _show_seconds(seconds: float) -> str:
 def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> None:
     """The tasks of a model, its versions, and how new images compare with the newest task."""
     has_moved = any(task["drifted"] is not None for task in about["tasks"])
-    drifts = ("drift", "residual") if has_moved else ()
-    table = Table("task", "classes", "images", "all classes", "task known", *drifts, box=None, padding=(0, 2))
+    drifts = ("drift", "residual drift") if has_moved else ()
+    titles = ("task", "classes", "images", "val. accuracy (all classes)", "(task known)", *drifts)
+    table = Table(*titles, box=None, padding=(0, 2))
     for task in about["tasks"]:
         left_out = task["drifted"] is not None and task["drifted"] == task["rectified"]
         table.add_row(
@@ -140,7 +141,7 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
     )
     if has_moved:
         console.print(
-            "Drift is the RMSE by which learning a task moved the features, residual what its retrospector leaves."
+            "Drift is the RMSE by which learning a task moved features, residual drift what the retrospector leaves."
         )
     if damaged:
         listed = ", ".join(escape(str(folder / "versions" / name)) for name in damaged)
