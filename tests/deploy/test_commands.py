@@ -76,9 +76,10 @@ def test_learn_and_inspect_print_the_recorded_accuracies(tmp_path: Path) -> None
     task = ModelStore(model).load().tasks[-1]
     printed = " ".join(done.stdout.split())
     accuracies = f"Validation accuracy {task.across:.1f} % (all classes), {task.accuracy:.1f} % (task known)"
-    assert f"Learned june in {task.seconds:.0f} s. {accuracies}. {model} knows 4 classes of 2 tasks" in printed
+    assert re.search(r"Learned june in \d+ s\. ", printed)
+    assert f" s. {accuracies}. {model} knows 4 classes of 2 tasks" in printed
     table = recollect("inspect", model).stdout
-    for text in ("val. accuracy (task known)", "val. accuracy (all classes)", "residual drift", f"{task.across:.1f} %"):
+    for text in ("val. accuracy (all classes)", "(task known)", "residual drift", f"{task.across:.1f} %"):
         assert text in table
 
 

@@ -15,7 +15,7 @@ from recollect import testing
 from recollect.core import Frozen
 from recollect.memory import Memory
 from recollect.methods import BaselineConfig, Learner, Method, Phase, Scores, methods
-from recollect.methods.learner import Update, num_parameters
+from recollect.methods.learner import Parameters, Update, num_parameters
 from recollect.nets.resnet import ResNet18
 from recollect.streams import Batch, TaskInfo
 from tests.support import Plain, make_learner, make_stream
@@ -78,6 +78,10 @@ class Hides(Plain):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.register_buffer("secret", torch.zeros(4, *self.setup.image_shape))
+
+    def parameter_counts(self) -> Parameters:
+        counts = super().parameter_counts()
+        return replace(counts, training=counts.training + self.secret.numel())
 
 
 class LearnsNothing(Plain):
