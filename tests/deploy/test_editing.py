@@ -164,7 +164,7 @@ def test_edits_delete_no_task_and_reuse_no_name(folder: Path) -> None:
     assert store.current() == "003-july-edited-11"
     assert store.rollback("may") == "001-may"
     done = recollect("rollback", folder, "--to", "may")
-    assert "is already at 001-may" in done.stdout
+    assert "is already at 001-may. Other versions: 002-june, 003-july-edited-6," in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", "con", "."])

@@ -224,6 +224,7 @@ def rollback(model: ModelFolder, *, to: str, wait: Wait = False) -> None:
         before = None
     version = store.rollback(to, wait=wait)
     if version == before:
-        print_text(f"{model} is already at {version}. Other versions: {', '.join(store.versions())}.")
+        others = ", ".join(name for name in store.versions() if name != version) or "none"
+        print_text(f"{model} is already at {version}. Other versions: {others}.")
     else:
         print_text(f"{model} is now at {version}; the next learn continues from there.")
