@@ -97,7 +97,7 @@ def test_long_task_names_with_markup_are_accepted(tmp_path: Path) -> None:
         (["--set", "nope=1"], "nope"),
         (["--set", "epochs=1.5"], "takes options of the backbone, which epochs is not"),
         (["--epochs", "0"], "epochs is an integer from 1"),
-        (["--image-size", "9"], "image_size is an integer from 16 to 1024, got 9"),
+        (["--image-size", "9"], "image size is an integer from 16 to 1024, got 9"),
     ],
 )
 def test_invalid_options_are_refused(tmp_path: Path, options: list[str], message: str) -> None:

@@ -47,7 +47,7 @@ def test_the_file_gives_the_probabilities_of_torch(case: str, tmp_path: Path) ->
     for task, adapt in enumerate(adapted):
         images = rng.integers(0, 256, (12, size, size, 3), dtype=np.uint8)
         names = ["cat" if task % 3 == 0 else f"{task}a", f"{task}b"]
-        model.learn((images, [names[i % 2] for i in range(12)]), task=f"month {task}", adapt=adapt, force=True)
+        model.learn((images, [names[i % 2] for i in range(12)]), task=f"month {task}", adapt=adapt, force=adapt)
     assert [task.adapted for task in model.tasks_] == adapted
     export(model, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])

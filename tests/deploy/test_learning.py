@@ -166,7 +166,7 @@ def test_a_task_without_validation_images_leaves_calibration_unchanged() -> None
 def test_a_single_image_is_refused() -> None:
     with pytest.raises(UserError, match="a single image .of 'a'. is not enough to learn from"):
         ContinualClassifier("convnet", **SMALL).learn((random_images(num=1), ["a"]), task="may")
-    with pytest.raises(UserError, match="batch_size is an integer from 2"):
+    with pytest.raises(UserError, match="batch size is an integer from 2"):
         ContinualClassifier("convnet", **SMALL, batch_size=1)
 
 

@@ -65,9 +65,14 @@ def test_adaptation_makes_a_second_version_of_the_task(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     learn(folder)
     first = learn(folder, "june")
-    for minutes, adapt in ((0.0, None), (5.0, False)):
-        with pytest.raises(UserError, match="minutes is the time for adaptation"):
-            learn(folder, "june", minutes=minutes, adapt=adapt)
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({"minutes": 0.0}, "positive number of minutes, got 0"),
+        ({"minutes": 5.0, "adapt": False}, "5 minutes for adaptation contradict --no-adapt"),
+        ({"force": True}, "none is adapted; add --adapt"),
+    ]
+    for options, message in mistakes:
+        with pytest.raises(UserError, match=message):
+            learn(folder, "june", **options)
     assert learn(folder, "june", minutes=5.0, force=True).model.tasks[-1].unadapted == (
         first.model.tasks[-1].accuracy,
         first.model.tasks[-1].across,

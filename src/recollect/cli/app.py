@@ -17,6 +17,7 @@ from recollect.cli.base import app
 from recollect.distributed.launch import read_launch
 from recollect.escaping import escape_controls
 
+SPIN_COUNT = 20_000  # rounds until a waiting thread sleeps; libgomp's 300,000 make busy machines slow
 GRACE_SECONDS = 5.0  # for the first process to print its message: torchrun ends all processes once one has ended
 
 
@@ -24,6 +25,8 @@ def main() -> None:
     """Run the command line; a user's mistake ends in a message and exit code 2."""
     from recollect.errors import OneProcessError, StoppedError, UserError
 
+    if "OMP_WAIT_POLICY" not in os.environ:  # both are read when torch is loaded
+        os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
     warnings.showwarning = print_warning
     for stream in (sys.stdout, sys.stderr):  # names of files and classes may contain characters it cannot encode
         if isinstance(stream, io.TextIOWrapper):

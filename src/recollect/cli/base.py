@@ -29,7 +29,7 @@ CheckpointSeconds = Annotated[
 app = App(
     name="recollect",
     help="Keep training an image classifier on new tasks with little forgetting and without keeping old images.",
-    help_format="plaintext",
+    help_format="markdown",
     version=lambda: version("recollect-rfe"),
     version_flags=["--version"],
     group_commands=Group("Options", sort_key=9),  # --help and --version; commands have groups of their own

@@ -183,7 +183,7 @@ class ContinualClassifier:
             settings = complete_settings(settings, data, self._module)
         labelled = read_labelled(data, settings.image_size)
         runtime = Runtime.choose(self._device, settings.precision)
-        stages = choose_stages(settings, adapt, minutes, self._module, is_first=self._model is None)
+        stages = choose_stages(settings, adapt, minutes, self._module, is_first=self._model is None, force=force)
         with tempfile.TemporaryDirectory() as folder:
             checkpoints = Path(work or Path(folder) / "work")
             learned = learn_in_stages(

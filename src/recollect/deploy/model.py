@@ -56,13 +56,13 @@ class Settings:
             value = getattr(self, name)
             is_open = value == 0 and name in ("image_size", "epochs")
             if type(value) is not int or not (least <= value <= most or is_open):
-                raise UserError(f"{name} is an integer from {least} to {most}, got {value!r}")
+                raise UserError(f"{name.replace('_', ' ')} is an integer from {least} to {most}, got {value!r}")
         if type(self.seed) is not int or type(self.flip) is not bool:
             raise UserError(f"seed is an integer and flip true or false, got {self.seed!r} and {self.flip!r}")
         for name, above in (("learning_rate", 0.0), ("alpha", -1e-12)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < 1e6:
-                raise UserError(f"{name} is a number from 0 up, got {value!r}")
+                raise UserError(f"{name.replace('_', ' ')} is a number from 0 up, got {value!r}")
 
 
 class FixedSettingsError(UserError):

@@ -22,6 +22,7 @@ from recollect.methods._rfe_config import RFEConfig
 from recollect.methods.rfe import RFELearner
 from recollect.nets import backbones
 from recollect.nets.weights import restoring
+from recollect.reading import read_batches
 from recollect.registry import lookup
 from recollect.rng import Key
 from recollect.runs.settings import options_of_function
@@ -161,11 +162,13 @@ class Reader:
     def outputs(self, images: Tensor) -> Outputs:
         """One pass over uint8 images [n, 3, size, size]."""
         sizes = self.learner.network.sizes()
-        batches = []
-        for x in plain_batches(images, self._pixels, self.runtime):
+
+        def read(x: Tensor) -> Tensor:
             with self.runtime.autocast():
                 scores = self._scores(x)
-            batches.append(to_host(scores.cil.log_softmax(1)))
+            return to_host(scores.cil.log_softmax(1))
+
+        batches = list(read_batches(read, plain_batches(images, self._pixels, self.runtime), self.runtime.device))
         across = torch.cat(batches) if batches else torch.zeros(0, sum(sizes))
         return Outputs(across, torch.cat([part.log_softmax(1) for part in across.split(sizes, 1)], 1))
 
@@ -202,11 +205,13 @@ def compute_features(
 ) -> Tensor:
     """The learner's features [n, d] of images, on the host; with a task, their estimate in its feature space."""
     learner.eval()
-    features = []
-    for x in plain_batches(images, pixels, runtime):
+
+    def read(x: Tensor) -> Tensor:
         with runtime.autocast():
             current, estimates = learner.features(x)
-        features.append(to_host((current if task is None else estimates[task]).float()))
+        return to_host((current if task is None else estimates[task]).float())
+
+    features = list(read_batches(read, plain_batches(images, pixels, runtime), runtime.device))
     return torch.cat(features) if features else torch.zeros(0, learner.network.feature_dim)
 
 

@@ -85,19 +85,33 @@ def complete_settings(settings: Settings, data: Any, backbone: nn.Module | None 
 
 
 def choose_stages(
-    settings: Settings, adapt: bool | None, minutes: float | None, backbone: nn.Module | None, *, is_first: bool
+    settings: Settings,
+    adapt: bool | None,
+    minutes: float | None,
+    backbone: nn.Module | None,
+    *,
+    is_first: bool,
+    force: bool = False,
 ) -> Stages:
     """Pretrained backbones are read as they are and adapted on request; others are trained unless asked not to."""
-    if minutes is not None and not (0 < minutes < float("inf") and adapt is not False):
-        raise UserError(f"minutes is the time for adaptation, a positive number; got {minutes} with adapt={adapt}")
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise UserError(f"the time for adaptation is a positive number of minutes, got {minutes:g}")
+    if minutes is not None and adapt is False:
+        raise UserError(
+            f"{minutes:g} minutes for adaptation contradict --no-adapt (adapt=False); leave out one of them"
+        )
     adapt = True if minutes is not None else adapt
     pretrained = is_pretrained(settings, backbone)
     if adapt is False and is_first and not pretrained:
         raise UserError(
-            f"the backbone {settings.backbone!r} of a new model has random weights, which must be trained; learn the "
-            "first task with adapt=True, or choose a pretrained backbone"
+            f"the backbone {settings.backbone!r} of a new model has random weights, which must be trained; leave out "
+            "--no-adapt (adapt=False) for the first task, or choose a pretrained backbone"
         )
     adapted = not pretrained if adapt is None else adapt
+    if force and not adapted:
+        raise UserError(
+            "--force (force=True) keeps an adapted model, and none is adapted; add --adapt, or leave it out"
+        )
     return Stages(frozen=pretrained or not adapted, adapted=adapted, seconds=60 * (minutes or 0.0))
 
 

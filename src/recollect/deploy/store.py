@@ -137,7 +137,7 @@ class ModelStore:
             new = settings or Settings(precision=Runtime.choose(device, "auto").precision)
             settings = model.settings if model else complete_settings(new, images, backbone)
             before = self._model_before() if is_saved else model
-            stages = choose_stages(settings, adapt, minutes, backbone, is_first=before is None)
+            stages = choose_stages(settings, adapt, minutes, backbone, is_first=before is None, force=force)
             data = read_labelled(images, settings.image_size, progress, strict=strict)
             frozen, adapted = (identify_learn(settings, before, data, task, backbone, adapt=on) for on in (False, True))
             saved = model.tasks[-1].learn if model is not None and is_saved else None

@@ -32,7 +32,7 @@ class Ranking:
         if top < 1:
             raise UserError(f"top is a number of classes, at least 1; got {top}")
         if not 0 <= min_probability <= 1:
-            raise UserError(f"min_probability is between 0 and 1, got {min_probability:g}")
+            raise UserError(f"the minimum probability is between 0 and 1, got {min_probability:g}")
         tasks = classifier.tasks_
         chosen = tasks if task is None else [tasks[find_predictable_task(tasks, task)]]
         owners = {name: learned.name for learned in chosen for name in learned.classes}  # the newest

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from recollect.core import Discriminant, folded, held_out
 from recollect.device import Rows, at_least_single
+from recollect.reading import read_batches
 from recollect.streams import TaskData
 
 TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -20,8 +21,8 @@ SHRINKAGE = 0.2
 def read_features(backbone: nn.Module, image_shape: tuple[int, int, int], data: TaskData) -> Tensor:
     """Features of a task's images as they are."""
     read, rows = folded(backbone, image_shape), Rows(len(data))
-    for batch in data.batches():
-        rows.add(at_least_single(read(batch.x)))
+    for f in read_batches(lambda batch: at_least_single(read(batch.x)), data.batches(), data.device):
+        rows.add(f)
     return rows.tensor
 
 

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from recollect.core import Frozen, Lesson, Reading, RetrospectorChain, average, folded, make_rule
 from recollect.device import Rows, at_least_single
+from recollect.methods._heads import read_features
 from recollect.methods._rfe_config import RFEConfig
-from recollect.streams import TaskData, TaskInfo
+from recollect.reading import read_batches
+from recollect.streams import Batch, TaskData, TaskInfo
 
 MAX_VIEWS = 40_000  # of all images of a task, whose features are held at a time
 Ranking = Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
@@ -98,19 +100,22 @@ class TaskIdentity(nn.Module):
     ) -> Reading:
         """All views of all images; the first task's network reads them unaugmented, if at all."""
         read = folded(backbone, self.image_shape)
-        first = folded(self.first.module, self.image_shape) if self.first is not None and reads_first else None
-        f, at_first = Rows(views * len(data)), Rows(len(data))
+        f = Rows(views * len(data))
         estimates: dict[int, Rows] = defaultdict(lambda: Rows(views * len(data)))
+
+        def read_all(batch: Batch) -> tuple[Tensor, Sequence[Tensor]]:
+            today = at_least_single(read(batch.x))
+            return today, chain.rewind(batch.x, today) if self.rule.needs_estimates else []
+
         for view in range(views):
-            for batch in data.batches(view=view):
-                today = at_least_single(read(batch.x))
+            for today, rewound in read_batches(read_all, data.batches(view=view), data.device):
                 f.add(today)
-                for space, estimate in enumerate(chain.rewind(batch.x, today) if self.rule.needs_estimates else []):
+                for space, estimate in enumerate(rewound):
                     estimates[space].add(at_least_single(estimate))
-                if first is not None and view == 0:
-                    at_first.add(at_least_single(first(batch.x)))
-        spaces = [rows.tensor for rows in estimates.values()]
-        return Reading(f.tensor, spaces, None if first is None else at_first.tensor, self.is_frozen)
+        at_first = None
+        if self.first is not None and reads_first:
+            at_first = read_features(self.first.module, self.image_shape, data)
+        return Reading(f.tensor, [rows.tensor for rows in estimates.values()], at_first, self.is_frozen)
 
     def reader(self, dtype: torch.dtype | None) -> Evidence:
         """`evidence`, with the first task's network folded."""

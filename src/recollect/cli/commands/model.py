@@ -98,7 +98,9 @@ def learn(
     given = {name: value for name, value in flags.items() if value is not None}
     for name, (least, most) in RANGES.items():
         if given.get(name) == 0:  # in Python it stands for the default
-            raise UserError(f"{name} is an integer from {least} to {most}, got 0; leave it out for the default")
+            raise UserError(
+                f"{name.replace('_', ' ')} is an integer from {least} to {most}, got 0; leave it out for the default"
+            )
     options = parse(set or [])
     clash = [name for name in options if name in classifier_options()]
     if clash:
@@ -134,7 +136,14 @@ def learn(
 
 
 @app.command
-def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = False, device: Device = "auto") -> None:
+def inspect(
+    model: ModelFolder,
+    *,
+    images: Path | None = None,
+    json: Flag = False,
+    device: Device = "auto",
+    threads: Threads = 0,
+) -> None:
     """Show the tasks of a model with their classes, accuracy and drift, and the versions of the model.
 
     Parameters
@@ -148,6 +157,7 @@ def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = Fals
     from recollect.cli.rendering.model import print_damaged, print_model
     from recollect.deploy import ContinualClassifier, ModelStore
     from recollect.deploy.inspection import DamagedError, describe, measure_shift
+    from recollect.engine import Runtime
     from recollect.errors import UserError
     from recollect.pictures import find_images
 
@@ -165,6 +175,7 @@ def inspect(model: ModelFolder, *, images: Path | None = None, json: Flag = Fals
         paths = find_images(images)
         if not paths:
             raise UserError(f"there are no images in {images}")
+        Runtime.choose(device, "fp32", threads)
         about["shift"] = vars(measure_shift(ContinualClassifier.load(model, device=device), paths))
     if json:
         print_json(about)
@@ -198,6 +209,7 @@ def export(model: ModelFolder, file: Path) -> None:
     from recollect.deploy import ContinualClassifier
     from recollect.deploy.export import export as export_model
 
+    print_text(f"Writing {file}, and comparing its probabilities with those of {model}.")
     export_model(ContinualClassifier.load(model), file)
     print_text(
         f"{file} maps uint8 images [n, 3, size, size] to probabilities; its metadata has the classes and preprocessing."

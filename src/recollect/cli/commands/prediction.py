@@ -90,6 +90,7 @@ def check(
     html: Path | None = None,
     json: Flag = False,
     device: Device = "auto",
+    threads: Threads = 0,
     wait: Wait = False,
 ) -> None:
     """Evaluate a model on test images in task/class/: accuracy per task and class, confused classes, wrong images.
@@ -119,6 +120,7 @@ def check(
     from recollect.cli.rendering.check import print_check, wrong_images_csv
     from recollect.cli.rendering.check_page import render_page
     from recollect.deploy import Gate, ModelStore
+    from recollect.engine import Runtime
     from recollect.errors import UserError
     from recollect.storage import write_text
 
@@ -127,6 +129,7 @@ def check(
             raise UserError(f"{file} cannot be written; give a file in an existing folder")
         if file is not None and model.resolve() in file.resolve().parents:
             raise UserError(f"{file} is in the model folder, which keeps no images; give a file elsewhere")
+    Runtime.choose(device, "fp32", threads)
     report = ModelStore(model).check(
         images, Gate(max_forgetting, min_accuracy, max_confusion), device=device, wait=wait
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -183,8 +182,6 @@ def demo(*, seeds: int = 1, out: Path = Path("runs/demo"), threads: Threads = 0)
     out
         Folder for the runs and the picture; finished runs in it are shown, not repeated.
     """
-    # Read when torch is loaded: idle threads sleep instead of spinning, so that other programs are slowed less.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from recollect.cli.console import stdout
     from recollect.cli.demo import show_demo
 

@@ -54,7 +54,7 @@ def export_images(
     from recollect.streams.export import count_images, export_stream
 
     if test_per_class < 0:
-        raise UserError(f"test_per_class is a number of images, got {test_per_class}; 0 writes all")
+        raise UserError(f"the number of test images per class is 0 or more, got {test_per_class}; 0 writes all")
     short = {"stream.tasks": tasks, "stream.train_per_class": train_per_class}
     settings = {key: value for key, value in short.items() if value is not None} | parse(set or [])
     opened = open_stream(stream, resolve(stream, "finetune", seed, settings).stream_options, seed, data_root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -73,8 +72,6 @@ def sweep(
     show
         Only print the preset, to copy and edit it.
     """
-    # Read when torch is loaded: idle threads sleep instead of spinning, so that parallel runs slow each other less.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from recollect.cli.console import stdout
     from recollect.cli.rendering.sweep import Cluster, print_plan, run_sweep
     from recollect.runs import parse
