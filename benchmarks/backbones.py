@@ -1,4 +1,4 @@
-"""Which pretrained backbone, image size and layers: accuracy of frozen features on validation images, by streaming LDA.
+"""Which pretrained backbone, image size, layers and components: accuracy of frozen features on validation images, by streaming LDA.
 
 python benchmarks/backbones.py run --data-root DATA     measures what is missing in results/backbones.json
 python benchmarks/backbones.py page                     writes docs/backbones.md from it
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +37,32 @@ LAYERS = (
     ("split-tinyimagenet", "efficientnet-lite1", 160),
 )  # fmt: skip
 """Where the last layer is compared with all blocks."""
+COMPONENTS = (0, 1, 2, 4, 8, 16)
 NUM_CLASSES, PER_TASK, PER_CLASS = 30, 10, 100
 BATCH_SIZE = 16
 
 
 def measure(
-    stream_name: str, name: str, size: int, data_root: Path, features: str = "last", *, chooses: bool = False
-) -> dict[str, Any]:
+    stream_name: str,
+    name: str,
+    size: int,
+    data_root: Path,
+    features: str = "last",
+    *,
+    chooses: bool = False,
+    components: Sequence[int] = (0,),
+) -> list[dict[str, Any]]:
     """Accuracy on up to 100 validation images per class after learning from as many others, task by task.
 
-    With `chooses` the shrinkage is chosen as `recollect learn` does, else by Oracle Approximating Shrinkage.
+    With `chooses` the shrinkage is chosen as `recollect learn` does, else by Oracle Approximating Shrinkage. There is a
+    row for each number of components of a class.
     """
     stream = open_stream(stream_name, StreamOptions(tasks=10) if stream_name in STREAMS else None, 0, data_root)
     images, labels = zip(*(task.train.take(torch.arange(len(task.train))) for task in stream.tasks[:6]), strict=True)
     x, y = torch.cat(images).expand(-1, 3, -1, -1), torch.cat(labels)
     num_classes, per_task = min(NUM_CLASSES, len(y.unique())), min(PER_TASK, len(stream.tasks[0].info.class_names))
     per_class = min(PER_CLASS, min(torch.bincount(y)[:num_classes].tolist()) // 2)
-    rows = [(y == label).nonzero()[:, 0][: 2 * per_class] for label in range(num_classes)]
+    own = [(y == label).nonzero()[:, 0][: 2 * per_class] for label in range(num_classes)]
     shape = (3, *stream.image_shape[1:])
     network = backbones()[name].make(shape, image_size=size, features=features).eval()
     assert isinstance(network, EfficientNetLite)
@@ -61,27 +70,35 @@ def measure(
     assert network.normalisation is not None
     mean, std = (torch.tensor(values)[:, None, None] for values in network.normalisation)
     read = folded(network, shape)
-    train, validation = (torch.cat([row[part] for row in rows]) for part in (slice(per_class), slice(per_class, None)))
+    train, validation = (torch.cat([row[part] for row in own]) for part in (slice(per_class), slice(per_class, None)))
     started = time.process_time()
     f, g = (_features(read, x[part], mean, std) for part in (train, validation))
     seconds = time.process_time() - started
-    tasks = torch.arange(num_classes) // per_task
-    discriminant = Discriminant(f.shape[1])
+    tasks, truth, rows = torch.arange(num_classes) // per_task, y[validation], list[dict[str, Any]]()
+    for number in components:
+        scores = _discriminant(f, y[train], tasks, number, chooses=chooses)(g)
+        within = scores.masked_fill(tasks[truth][:, None] != tasks, float("-inf"))
+        rows.append({
+            "stream": stream_name, "backbone": name, "image_size": size, "features": features,
+            "components": number,
+            "task_known": 100 * float((within.argmax(1) == truth).double().mean()),
+            "task_unknown": 100 * float((scores.argmax(1) == truth).double().mean()),
+            "milliseconds": 1000 * seconds / len(x[train]) / 2, "images": len(truth), "commit": code_version(),
+        })  # fmt: skip
+    return rows
+
+
+def _discriminant(f: Tensor, y: Tensor, tasks: Tensor, components: int, *, chooses: bool) -> Discriminant:
+    """Learned task by task from features f; `tasks` are those of the classes."""
+    discriminant = Discriminant(f.shape[1], num_components=components)
     for task in range(int(tasks[-1]) + 1):
         discriminant.grow(int((tasks == task).sum()))
-        own = tasks[y[train]] == task
+        own = tasks[y] == task
         if chooses:
-            discriminant.choose(f[own], y[train][own])
-        discriminant.add(f[own], y[train][own])
+            discriminant.choose(f[own], y[own])
+        discriminant.add(f[own], y[own])
     discriminant.refresh()
-    scores, truth = discriminant(g), y[validation]
-    within = scores.masked_fill(tasks[truth][:, None] != tasks, float("-inf"))
-    return {
-        "stream": stream_name, "backbone": name, "image_size": size, "features": features,
-        "task_known": 100 * float((within.argmax(1) == truth).double().mean()),
-        "task_unknown": 100 * float((scores.argmax(1) == truth).double().mean()),
-        "milliseconds": 1000 * seconds / len(x[train]) / 2, "images": len(truth), "commit": code_version(),
-    }  # fmt: skip
+    return discriminant
 
 
 @torch.inference_mode()
@@ -91,16 +108,16 @@ def _features(read: Callable[[Tensor], Tensor], images: Tensor, mean: Tensor, st
 
 def _raw() -> dict[str, list[dict[str, Any]]]:
     raw: dict[str, list[dict[str, Any]]] = json.loads(RAW.read_text(encoding="utf-8")) if RAW.exists() else {}
-    return {"rows": [], "layers": []} | raw
+    return {"rows": [], "layers": [], "components": []} | raw
 
 
 def run(data_root: Path) -> None:
     torch.set_num_threads(1)
     raw = _raw()
 
-    def record(kind: str, row: dict[str, Any]) -> None:
-        raw[kind].append(row)
-        print(row, flush=True)
+    def record(kind: str, rows: list[dict[str, Any]]) -> None:
+        raw[kind] += rows
+        print(*rows, sep="\n", flush=True)
         write_json(RAW, raw)
 
     done = {(row["stream"], row["backbone"], row["image_size"], row["features"]) for row in raw["layers"]}
@@ -108,7 +125,11 @@ def run(data_root: Path) -> None:
         for features in ("last", "blocks"):
             if (stream, name, size, features) not in done:
                 record("layers", measure(stream, name, size, data_root, features, chooses=True))
-    sizes = {(row["stream"], row["backbone"], row["image_size"]) for row in raw["rows"]}
+    with_components = set(map(_place, raw["components"]))
+    for place in LAYERS:
+        if place not in with_components:
+            record("components", measure(*place, data_root, "blocks", chooses=True, components=COMPONENTS))
+    sizes = set(map(_place, raw["rows"]))
     for size in SIZES:
         for stream in STREAMS:
             for name in VARIANTS:
@@ -128,7 +149,7 @@ def page() -> str:
         parts += [f"## {title}", table(head, cells)]
     by_place: dict[tuple[str, str, int], dict[str, dict[str, Any]]] = {}
     for row in raw["layers"]:
-        by_place.setdefault((row["stream"], row["backbone"], row["image_size"]), {})[row["features"]] = row
+        by_place.setdefault(_place(row), {})[row["features"]] = row
     layers = [
         [TITLES[stream], f"`{name}`", str(size), *_accuracies(both["last"]), *_accuracies(both["blocks"])]
         for (stream, name, size), both in by_place.items() if len(both) == 2
@@ -143,8 +164,26 @@ def page() -> str:
         "unknown",
     ]
     commits = {row["commit"][:10] for rows in raw.values() for row in rows}
-    values = {"tables": "\n\n".join(parts), "layers": table(head, layers), "commits": ", ".join(sorted(commits))}
+    components = {
+        place: {row["components"]: row for row in raw["components"] if _place(row) == place}
+        for place in dict.fromkeys(map(_place, raw["components"]))
+    }
+    numbers = [
+        [TITLES[place[0]], f"`{place[1]}`", str(place[2]), *(" / ".join(_accuracies(rows[number])) for number in COMPONENTS)]
+        for place, rows in components.items()
+    ]  # fmt: skip
+    number_head = ["images", "backbone", "image size", *(f"{number} components" for number in COMPONENTS)]
+    values = {
+        "tables": "\n\n".join(parts),
+        "layers": table(head, layers),
+        "components": table(number_head, numbers),
+        "commits": ", ".join(sorted(commits)),
+    }
     return fill("backbones.md", values)
+
+
+def _place(row: dict[str, Any]) -> tuple[str, str, int]:
+    return row["stream"], row["backbone"], row["image_size"]
 
 
 def _accuracies(row: dict[str, Any]) -> list[str]:
