@@ -11,7 +11,7 @@ from pages.markdown import fill, require, table
 from recollect.report.collect import Experiment, Variant, collect
 from recollect.report.headline import candidates, rank
 from recollect.report.query import mean_accuracy
-from recollect.report.stats import difference, estimate
+from recollect.report.stats import chain_gain, difference, estimate
 from recollect.report.verdict import LEVEL_POINTS
 from recollect.results import find_results
 
@@ -44,6 +44,8 @@ def page() -> str:
             values[f"{weights}_{known}"] = table(HEAD, rows)
         for name, experiment in found.items():
             _check_advice(weights, name, experiment)
+            if name == "CIFAR-100, 5 tasks":
+                values["chain"] = _chain(experiment)
     return fill("choosing.md", values)
 
 
@@ -85,6 +87,13 @@ def _check_advice(weights: str, name: str, experiment: Experiment) -> None:
     else:
         kept = {v.method for v in ranked(experiment, "til", keeps=True)[:2]}
         require(kept == {"rfe-p", "rfe-b"}, f"with the task known, rfe-p and rfe-b are best ({name})")
+
+
+def _chain(experiment: Experiment) -> str:
+    """What the chain adds to rfe-plus, which is next to nothing."""
+    gain = chain_gain(next(v for v in candidates(experiment) if v.method == "rfe-plus"))
+    require(gain is not None and abs(gain.mean) < LEVEL_POINTS, "the chain adds next to nothing to rfe-plus")
+    return str(gain)
 
 
 def _experiments(folders: Sequence[Path]) -> list[Experiment]:
