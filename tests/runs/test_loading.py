@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import recollect
 from recollect.engine import Runtime, checkpoint
@@ -43,3 +44,23 @@ def test_a_damaged_newest_checkpoint_is_refused_and_nothing_is_removed(tmp_path:
     with pytest.raises(UserError, match=f"{newest.name} is damaged .*; restore it from a copy"):
         recollect.load_run(tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_stream_and_a_backbone_of_ones_own_are_given_again(tmp_path: Path) -> None:
+    images, labels = torch.randint(0, 256, (24, 3, 8, 8), dtype=torch.uint8), torch.arange(24) % 4
+    stream = recollect.stream_from_tensors(images, labels, images, labels, tasks=2)
+    trained, fresh = (nn.Sequential(nn.Flatten(), nn.Linear(192, 5)) for _ in range(2))
+    config = recollect.resolve("tensors", "finetune", 0, settings={"backbone": "own", "epochs": 1})
+    recollect.run(config, tmp_path, stream=stream, backbone=trained, device="cpu")
+
+    loaded = recollect.load_run(tmp_path, stream=stream, backbone=fresh)
+
+    with torch.no_grad():
+        x = loaded.stream.pixels.normalise(images)
+        assert torch.equal(loaded.learner.features(x)[0], trained(x))
+    assert torch.equal(fresh[1].weight, trained[1].weight)
+    other = recollect.stream_from_tensors(255 - images, labels, images, labels, tasks=2)
+    with pytest.raises(UserError, match=r"other data .*; give the data of the run"):
+        recollect.load_run(tmp_path, stream=other, backbone=fresh)
+    with pytest.raises(UserError, match="the stream 'tensors' is made in Python"):
+        recollect.load_run(tmp_path, backbone=fresh)

@@ -44,18 +44,17 @@ class RunFolder:
                     "choose another --out, or overwrite it with --force"
                 )
 
-    def check_data(self, data: Mapping[str, Any]) -> None:
-        """Refuse to resume a run, or to return its result, with other data than it was trained on."""
+    def check_data(
+        self, data: Mapping[str, Any], remedy: str = "choose another --out, or overwrite it with --force"
+    ) -> None:
+        """Refuse to resume or load a run, or to return its result, with other data than it was trained on."""
         path = self.path / "data.json"
         if self._force or not path.exists():
             return
         recorded = read_json(path, dict[str, Any])
         differ = [key for key in data if recorded.get(key) != data[key]]
         if differ:
-            raise UserError(
-                f"{self.path} holds a run on other data (another {' and '.join(differ)}); "
-                "choose another --out, or overwrite it with --force"
-            )
+            raise UserError(f"{self.path} holds a run on other data (another {' and '.join(differ)}); {remedy}")
 
     def claim(self, data: Mapping[str, Any]) -> None:
         """Make the folder this run's own; with `force` whatever an earlier run left in it goes."""

@@ -15,13 +15,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from recollect.engine import checkpoint
 from recollect.errors import UserError
 from recollect.methods import Learner
 from recollect.results import find_results
 from recollect.runs.config import RunConfig
-from recollect.runs.run import as_pretrained, create_learner, for_learner, read_run
-from recollect.streams import Stream, open_stream
+from recollect.runs.folder import RunFolder
+from recollect.runs.run import as_pretrained, create_learner, for_learner, given_or_opened, read_run
+from recollect.streams import Stream
 
 
 class LoadedRun(NamedTuple):
@@ -34,18 +37,28 @@ class LoadedRun(NamedTuple):
     """None while the run is unfinished."""
 
 
-def load_run(folder: str | Path, data_root: str | Path | None = None, *, method: str | None = None) -> LoadedRun:
+def load_run(
+    folder: str | Path,
+    data_root: str | Path | None = None,
+    *,
+    method: str | None = None,
+    stream: Stream | None = None,
+    backbone: nn.Module | None = None,
+) -> LoadedRun:
     """Load a run's learner, stream and result; `data_root` replaces the data folder that the run was started with.
 
     The folder is not changed. A damaged newest checkpoint is refused, since an older one does not match the result.
-    If the method is not registered but comes from a Python file, name that file again as `method`; it is run.
+    If the method is not registered but comes from a Python file, name that file again as `method`; it is run. A
+    `stream` of tensors and a `backbone` of one's own are given again, as to `run`; the weights of the run are copied
+    into that backbone.
     """
     folder = Path(folder)
     config, remembered = read_run(folder, method)
     root = Path(data_root) if data_root else remembered
-    stream = open_stream(config.stream, config.stream_options, config.seed, root)
-    stream = for_learner(stream, config.method_row.learner)
-    learner = create_learner(config, stream)
+    stream = for_learner(given_or_opened(stream, config, root), config.method_row.learner)
+    learner = create_learner(config, stream, backbone)
+    stream = as_pretrained(stream, learner)
+    RunFolder(folder, config).check_data(stream.describe(), "give the data of the run")
     loaded = checkpoint.load_newest(folder / "checkpoint", config.hash)
     if loaded is None:
         raise UserError(f"{folder} has no checkpoint yet; resume it with recollect resume {folder}")
@@ -57,4 +70,4 @@ def load_run(folder: str | Path, data_root: str | Path | None = None, *, method:
     prefix = "learner."
     learner.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
     results = find_results([folder])
-    return LoadedRun(config, as_pretrained(stream, learner), learner.eval(), next(iter(results.values()), None))
+    return LoadedRun(config, stream, learner.eval(), next(iter(results.values()), None))

@@ -83,11 +83,7 @@ def run(
             if finished is not None and data_root is None and stream is None:
                 return finished
             runtime = Runtime.choose(device, config.precision, threads, world)
-            if stream is None:
-                stream = open_stream(config.stream, config.stream_options, config.seed, data_root)
-            elif config.stream != stream.name:
-                raise UserError(f"the config is for the stream {config.stream!r}, the one given is {stream.name!r}")
-            stream = for_learner(stream, config.method_row.learner)
+            stream = for_learner(given_or_opened(stream, config, data_root), config.method_row.learner)
             learner = create_learner(config, stream, backbone)
             stream = as_pretrained(stream, learner)
             folder.check_data(stream.describe())
@@ -130,6 +126,15 @@ def run(
             folder.finish(result)
         log.event("finished")
     return result
+
+
+def given_or_opened(stream: Stream | None, config: RunConfig, data_root: Path | None) -> Stream:
+    """The stream that was given, if it is the config's; else the config's, from its data."""
+    if stream is None:
+        return open_stream(config.stream, config.stream_options, config.seed, data_root)
+    if config.stream != stream.name:
+        raise UserError(f"the config is for the stream {config.stream!r}, the one given is {stream.name!r}")
+    return stream
 
 
 def read_run(out: Path, method: str | None = None) -> tuple[RunConfig, Path | None]:

@@ -180,7 +180,7 @@ def _split(images: Tensor, rows: Tensor, unit: int) -> Split:
 
 def _given_in_python(options: StreamOptions, data_root: Path | None) -> Dataset:
     raise UserError(
-        "the stream 'tensors' is made in Python: recollect.run(config, out, stream=stream_from_tensors(...))"
+        "the stream 'tensors' is made in Python; give it: stream=stream_from_tensors(...), to recollect.run or load_run"
     )
 
 
