@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from recollect.core import folded
 from recollect.reading import read_batches
 
 CPU = torch.device("cpu")
@@ -87,3 +88,41 @@ def test_modes_are_those_of_the_caller(mode: str) -> None:
         assert output.requires_grad == (mode in ("gradients", "autocast"))
         assert output.is_inference() == (mode == "inference")
         assert output.dtype == (torch.bfloat16 if mode == "autocast" else torch.float32)
+
+
+@pytest.mark.parametrize(("threads", "each"), [(2, 1), (8, 1), (9, 2), (12, 2), (15, 2), (17, 3)])
+def test_threads_are_shared_among_at_most_eight_batches(threads: int, each: int) -> None:
+    torch.set_num_threads(threads)
+
+    used = list(read_batches(lambda _: (threading.get_ident(), torch.get_num_threads()), range(64), CPU))
+
+    assert {number for _, number in used} == {each}
+    assert len({name for name, _ in used}) <= threads // each <= 8
+    assert torch.get_num_threads() == threads
+
+
+def test_other_threads_of_the_process_keep_their_number() -> None:
+    numbers = []
+
+    def read(index: int) -> int:
+        if index == 3:  # a thread that uses torch for the first time
+            thread = threading.Thread(target=lambda: numbers.append(torch.get_num_threads()))
+            thread.start()
+            thread.join()
+        return index
+
+    assert list(read_batches(read, range(8), CPU)) == list(range(8))
+    assert numbers == [4]
+
+
+def test_a_module_that_stores_its_features_is_read_by_one_thread_at_a_time() -> None:
+    class Stores(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            self.features = x * 2
+            time.sleep(0.005)
+            return self.features + (1 if len(x) > 100 else 0)  # cannot be traced
+
+    read = folded(Stores(), (1,))
+    outputs = list(read_batches(read, [torch.full((2, 1), float(index)) for index in range(12)], CPU))
+
+    assert [int(output[0]) for output in outputs] == [2 * index for index in range(12)]

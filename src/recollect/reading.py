@@ -1,4 +1,4 @@
-"""Networks that read many images: on a processor several batches at a time, a thread or a few for each."""
+"""Networks that read many images: on a CPU several batches at a time, a thread or a few for each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
+from threading import Barrier, Lock
 from typing import TypeVar
 
 import torch
@@ -13,13 +14,14 @@ import torch
 Item = TypeVar("Item")
 Output = TypeVar("Output")
 MAX_AT_A_TIME = 8  # batches; beyond that they wait for Python's lock, and each takes memory
+_starting = Lock()
 
 
 def read_batches(read: Callable[[Item], Output], batches: Iterable[Item], device: torch.device) -> Iterator[Output]:
-    """`read(batch)` of each batch, in order; it must not change anything.
+    """`read(batch)` of each batch, in order. Several threads call it, so it must not change anything.
 
-    Threads that share a layer wait for each other at its end. Beside other programs, that takes most of the time. On
-    a processor each batch therefore has threads of its own. Gradients, inference mode and autocast are as in the
+    Threads that share a layer wait for each other at its end, which takes most of the time while other programs are
+    running. On a CPU each batch therefore has threads of its own. Gradients, inference mode and autocast are as in the
     caller.
 
     >>> batches = [torch.ones(1), 2 * torch.ones(2), 3 * torch.ones(3)]
@@ -29,23 +31,36 @@ def read_batches(read: Callable[[Item], Output], batches: Iterable[Item], device
     rest = iter(batches)
     first = list(islice(rest, 2))
     threads = torch.get_num_threads()
-    workers = min(threads, MAX_AT_A_TIME)
-    shares = device.type == "cpu" and workers > 1 and len(first) > 1 and torch.backends.openmp.is_available()
-    if not shares:
+    own = -(-threads // MAX_AT_A_TIME)  # threads of a batch
+    if device.type != "cpu" or threads == 1 or len(first) == 1 or not torch.backends.openmp.is_available():
         yield from map(read, chain(first, rest))
         return
-    read = _as_here(read)
-    try:
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,)) as pool:
-            pending = deque[Future[Output]]()
-            for batch in chain(first, rest):
-                pending.append(pool.submit(read, batch))
-                if len(pending) > workers:
-                    yield pending.popleft().result()
-            while pending:
+    read, pending = _as_here(read), deque[Future[Output]]()
+    with _workers(threads // own, own, threads) as pool:
+        for batch in chain(first, rest):
+            pending.append(pool.submit(read, batch))
+            if len(pending) > threads // own:
                 yield pending.popleft().result()
-    finally:
-        torch.set_num_threads(threads)  # a worker's choice is also that of threads to come
+        while pending:
+            yield pending.popleft().result()
+
+
+def _workers(number: int, own: int, threads: int) -> ThreadPoolExecutor:
+    """That many workers of `own` threads each; other threads of the process, also those to come, keep `threads`."""
+    started = Barrier(number + 1)
+
+    def start() -> None:
+        torch.get_num_threads()  # a thread takes the number of the process at its first call, and its own only then
+        torch.set_num_threads(own)
+        started.wait()
+
+    with _starting:  # the number of the process is that of whoever sets it last
+        pool = ThreadPoolExecutor(number, initializer=start)
+        for _ in range(number):
+            pool.submit(int)
+        started.wait()
+        torch.set_num_threads(threads)
+    return pool
 
 
 def _as_here(read: Callable[[Item], Output]) -> Callable[[Item], Output]:

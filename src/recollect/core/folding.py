@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from copy import deepcopy
+from threading import Lock
 
 import torch
 from torch import Tensor, fx, nn
@@ -24,12 +25,29 @@ def folded(module: nn.Module, example_shape: tuple[int, ...], dtype: torch.dtype
 
     A module that cannot be traced, or whose folded form gives other outputs on an example, is copied as it is. With a
     `dtype` the copy's layers hold their weights in it, so that autocast to that type need not cast them at every call.
+    The copy may be called by several threads at a time.
     """
     copy = _traced(deepcopy(module).eval().requires_grad_(False), example_shape)
+    if not isinstance(copy, fx.GraphModule):
+        copy = _OneAtATime(copy)
     for part in copy.modules():
         if isinstance(part, (*CONVOLUTIONS, nn.Linear)):
             part.to(dtype=dtype)
     return copy
+
+
+class _OneAtATime(nn.Module):
+    """A module that may store something on itself while it is called, as hooks do: threads wait for each other."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self._lock = Lock()
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self._lock:
+            output: Tensor = self.module(x)
+            return output
 
 
 def _traced(module: nn.Module, example_shape: tuple[int, ...]) -> nn.Module:

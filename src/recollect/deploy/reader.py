@@ -205,13 +205,11 @@ def compute_features(
 ) -> Tensor:
     """The learner's features [n, d] of images, on the host; with a task, their estimate in its feature space."""
     learner.eval()
-
-    def read(x: Tensor) -> Tensor:
+    features = []
+    for x in plain_batches(images, pixels, runtime):
         with runtime.autocast():
             current, estimates = learner.features(x)
-        return to_host((current if task is None else estimates[task]).float())
-
-    features = list(read_batches(read, plain_batches(images, pixels, runtime), runtime.device))
+        features.append(to_host((current if task is None else estimates[task]).float()))
     return torch.cat(features) if features else torch.zeros(0, learner.network.feature_dim)
 
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from recollect.device import to_host
 from recollect.engine.runtime import Runtime
-from recollect.methods import Learner, Scores
+from recollect.methods import Learner
 from recollect.metrics import on_principal_axes, rmse, shown_rows, squared_error
-from recollect.reading import read_batches
 from recollect.rng import Key
 from recollect.streams import Batch, Pixels, Split, Task, TaskData
 
@@ -44,14 +43,11 @@ def evaluate(
     has_tasks = all(task.info.units is None for task in tasks)  # else a unit belongs to several
     task_of_image = torch.repeat_interleave(torch.tensor([len(split) for split in splits])).to(runtime.device)
     start = 0
-
-    def rank(batch: Batch) -> tuple[Tensor, Scores]:
-        with runtime.autocast():
-            return batch.y, read(batch.x)
-
-    for y, scores in read_batches(rank, plain_batches(Split.concatenate(splits), pixels, runtime), runtime.device):
-        others = ~units[task_of_image[start : start + len(y)]]
+    for batch in plain_batches(Split.concatenate(splits), pixels, runtime):
+        y, others = batch.y, ~units[task_of_image[start : start + len(batch.y)]]
         start += len(y)
+        with runtime.autocast():
+            scores = read(batch.x)
         correct["til"].append(_within(scores.til, others).argmax(dim=1) == y)
         if network.num_tasks:
             best = scores.cil[:, network.seen()].argmax(dim=1)

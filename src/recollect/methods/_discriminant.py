@@ -16,7 +16,6 @@ from recollect.device import at_least_single
 from recollect.errors import UserError
 from recollect.methods.learner import Learner, Parameters, Phase, Reader, Scores, Setup, Update, num_parameters
 from recollect.nets import Network
-from recollect.reading import read_batches
 from recollect.streams import Batch, TaskData, TaskInfo
 
 
@@ -95,11 +94,8 @@ class StatisticsLearner(Learner[Config], ABC):
 
     @torch.no_grad()
     def end_task(self, task: TaskInfo, data: TaskData) -> None:
-        def read(batch: Batch) -> tuple[Tensor, Tensor]:
-            return self.transform(at_least_single(self.network.backbone(batch.x))), batch.y
-
-        for features, y in read_batches(read, data.batches(), data.device):
-            self.collect(features, y)
+        for batch in data.batches():
+            self.collect(self.transform(at_least_single(self.network.backbone(batch.x))), batch.y)
         self.refresh()
 
     def scores(self, x: Tensor) -> Scores:
