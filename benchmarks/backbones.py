@@ -172,7 +172,12 @@ def page() -> str:
         [TITLES[place[0]], f"`{place[1]}`", str(place[2]), *(" / ".join(_accuracies(rows[number])) for number in COMPONENTS)]
         for place, rows in components.items()
     ]  # fmt: skip
-    number_head = ["images", "backbone", "image size", *(f"{number} components" for number in COMPONENTS)]
+    number_head = [
+        "images",
+        "backbone",
+        "image size",
+        *(f"{number} component{'s' * (number != 1)}" for number in COMPONENTS),
+    ]
     values = {
         "tables": "\n\n".join(parts),
         "layers": table(head, layers),

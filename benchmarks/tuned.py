@@ -3,7 +3,7 @@
     python benchmarks/tuned.py
 
 Reads the raw results under results/ as `recollect best` does: validation images only. A stream and method has one row: of its searches, the
-one that tried most settings, and among equal ones the one with the most training images per class.
+one that tried most settings; among equal ones that with most seeds, then with the most training images per class.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def _is_valid(choice: Choice) -> bool:
     return True
 
 
-def _rank(choice: Choice) -> tuple[int, int]:
+def _rank(choice: Choice) -> tuple[int, int, int]:
     images: Any = choice.all_settings["stream.train_per_class"]
-    return choice.num_tried, images or 10**9
+    return choice.num_tried, choice.num_seeds, images or 10**9
 
 
 def main() -> None:

@@ -64,3 +64,15 @@ def test_a_stream_and_a_backbone_of_ones_own_are_given_again(tmp_path: Path) -> 
         recollect.load_run(tmp_path, stream=other, backbone=fresh)
     with pytest.raises(UserError, match="the stream 'tensors' is made in Python"):
         recollect.load_run(tmp_path, backbone=fresh)
+
+
+def test_another_backbone_than_the_run_had_is_refused(tmp_path: Path) -> None:
+    images, labels = torch.randint(0, 256, (24, 3, 8, 8), dtype=torch.uint8), torch.arange(24) % 4
+    stream = recollect.stream_from_tensors(images, labels, images, labels, tasks=2)
+    config = recollect.resolve("tensors", "finetune", 0, settings={"backbone": "own", "epochs": 1})
+    recollect.run(
+        config, tmp_path, stream=stream, backbone=nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), device="cpu"
+    )
+
+    with pytest.raises(UserError, match=r"the backbone given does not fit the weights of .*: \S+ differs"):
+        recollect.load_run(tmp_path, stream=stream, backbone=nn.Sequential(nn.Flatten(), nn.Linear(192, 6)))

@@ -106,10 +106,10 @@ def _simplify(graph: Graph, size: int) -> None:
 
 
 def simplified(backbone: nn.Module, shape: tuple[int, int, int]) -> nn.Module:
-    """A copy with BatchNorm folded, and ReLU6 as an operation that takes torch a fraction of the time to export."""
+    """With BatchNorm folded, where it can be, and ReLU6 as an operation that is exported in a fraction of the time."""
     copy = folded(backbone, shape)
     if not isinstance(copy, fx.GraphModule):
-        return copy
+        return backbone
     modules = dict(copy.named_modules())
     for node in list(copy.graph.nodes):
         is_relu6 = node.target is F.relu6 or isinstance(modules.get(str(node.target)), nn.ReLU6)

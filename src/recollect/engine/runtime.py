@@ -1,4 +1,4 @@
-"""The only file that knows devices and precision."""
+"""Devices and precision; beside it only device.py and reading.py name devices."""
 
 from __future__ import annotations
 

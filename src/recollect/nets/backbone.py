@@ -98,8 +98,8 @@ def backbones() -> dict[str, Recipe]:
 def _given_in_python(image_shape: tuple[int, int, int]) -> nn.Module:
     """A module of your own, from Python: run(config, out, backbone=module)."""
     raise UserError(
-        "the backbone 'own' is a module given in Python: ContinualClassifier(backbone=module), or "
-        "recollect.run(config, out, backbone=module)"
+        "the backbone 'own' is a module given in Python: ContinualClassifier(backbone=module), "
+        "recollect.run(config, out, backbone=module) or recollect.load_run(out, backbone=module)"
     )
 
 

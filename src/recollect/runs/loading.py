@@ -68,6 +68,12 @@ def load_run(
     for task in stream.tasks[:begun]:
         learner.begin_task(task.info)
     prefix = "learner."
-    learner.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    shapes = {name: tensor.shape for name, tensor in learner.state_dict().items()}
+    wrong = [name for name in {**shapes, **own} if name not in own or shapes.get(name) != own[name].shape]
+    if wrong:
+        given = "backbone given" if backbone is not None else "method as it is installed"
+        raise UserError(f"the {given} does not fit the weights of {folder}: {wrong[0]} differs; give that of the run")
+    learner.load_state_dict(own)
     results = find_results([folder])
     return LoadedRun(config, stream, learner.eval(), next(iter(results.values()), None))

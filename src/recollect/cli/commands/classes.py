@@ -56,7 +56,7 @@ def forget(
     device: Device = "auto",
     wait: Wait = False,
 ) -> None:
-    """Remove classes from a model: their outputs, means and numbers of images. They are never predicted again.
+    """Remove classes from a model: outputs, means, components and numbers of images. They are never predicted again.
 
     What an adapted backbone has learned and the covariance that all classes share are not changed.
 

@@ -45,9 +45,9 @@ def learn(
     task
         A name for this task, such as may.
     adapt
-        Also train a pretrained backbone on the images: minutes instead of seconds, and often more accurate. The result
-        is kept if it classifies validation images at least as well. Backbones without pretrained weights are always
-        trained, unless --no-adapt.
+        Also train a pretrained backbone on the images: minutes instead of seconds, and sometimes more accurate. The
+        result is kept if it classifies validation images at least as well. Backbones without pretrained weights are
+        always trained, unless --no-adapt.
     minutes
         Adapt as --adapt does, for about this long: training ends before an epoch that would exceed the limit, after
         one epoch at least.
@@ -209,7 +209,7 @@ def export(model: ModelFolder, file: Path) -> None:
     from recollect.deploy import ContinualClassifier
     from recollect.deploy.export import export as export_model
 
-    print_text(f"Writing {file}, and comparing its probabilities with those of {model}.")
+    print_text(f"Writing {file}.")
     export_model(ContinualClassifier.load(model), file)
     print_text(
         f"{file} maps uint8 images [n, 3, size, size] to probabilities; its metadata has the classes and preprocessing."

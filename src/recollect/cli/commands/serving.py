@@ -27,7 +27,7 @@ def serve(
     ----------
     collect
         A folder for the next month. If you correct an answer on the page, the image is stored on disk, in
-        FOLDER/<class>/. Without this option no image is stored.
+        `FOLDER/<class>/`. Without this option no image is stored.
     min_probability
         Predict `unknown` if the probability of the predicted class is below this.
     host

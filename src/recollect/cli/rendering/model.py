@@ -99,7 +99,7 @@ def print_learned(console: Console, folder: Path, result: LearnResult, seconds: 
     if result.rejected is not None:
         console.print(
             f"Adapted to these images, the model classifies {result.rejected.unknown:.1f} % of the validation images "
-            "correctly, which is worse; it was not kept. --force keeps it."
+            "correctly, which is worse, so it was discarded. To train it again and keep it anyway, add --force."
         )
     elif not task.adapted:
         console.print("The backbone was used as it is; the same command with --adapt also trains it on these images.")
