@@ -218,6 +218,15 @@ def test_purge_deletes_all_other_versions(folder: Path) -> None:
     assert ModelStore(folder).load().classes == ["juneb", "julya", "julyb"]
 
 
+def test_a_learn_whose_version_before_was_purged_is_refused_with_the_reason(folder: Path) -> None:
+    store = ModelStore(folder)
+    store.forget([], purge=True)
+    before = bits(store.load())
+    with pytest.raises(UserError, match="'july' is already learned; .*; the version before it was deleted"):
+        store.learn((random_images(num=4), ["a", "b"] * 2), "july", device="cpu")
+    assert bits(store.load()) == before
+
+
 def test_only_versions_with_the_task_still_hold_a_class(folder: Path) -> None:
     """Whatever its name was there."""
     store = ModelStore(folder)

@@ -118,8 +118,12 @@ def learn_task(
     return replace(after, tensors={name: to_host(tensor) for name, tensor in learner.deployable_state().items()})
 
 
-def already_learned(task: str) -> UserError:
-    return UserError(f"the task {task!r} is already learned; give other images another name, or roll back to before it")
+def already_learned(task: str, *, has_before: bool = True) -> UserError:
+    """The error; without the version before the task it can neither be compared, nor adapted, nor undone."""
+    remedy = (
+        ", or roll back to before it" if has_before else "; the version before it was deleted, so it stays as it is"
+    )
+    return UserError(f"the task {task!r} is already learned; give other images another name{remedy}")
 
 
 def _make_stream(before: Model, data: Labelled, task: TaskInfo, train: Split, validation: Split) -> Stream:

@@ -136,7 +136,7 @@ class ModelStore:
             model, is_saved = self._open(task, settings, adapts=bool(adapt) or minutes is not None)
             new = settings or Settings(precision=Runtime.choose(device, "auto").precision)
             settings = model.settings if model else complete_settings(new, images, backbone)
-            before = self._model_before() if is_saved else model
+            before = self._model_before(model) if model and is_saved else model
             stages = choose_stages(settings, adapt, minutes, backbone, is_first=before is None, force=force)
             data = read_labelled(images, settings.image_size, progress, strict=strict)
             frozen, adapted = (identify_learn(settings, before, data, task, backbone, adapt=on) for on in (False, True))
@@ -292,7 +292,9 @@ class ModelStore:
             shutil.rmtree(self._unfinished, ignore_errors=True)
         return name is not None
 
-    def _model_before(self) -> Model | None:
-        """The version that the current one continues, if it is kept."""
+    def _model_before(self, model: Model) -> Model | None:
+        """The version that the current one, `model`, continues; None before its first task."""
         name = find_version_before(self.folder, self.current())
+        if name is None and len(model.tasks) > 1:
+            raise already_learned(model.tasks[-1].name, has_before=False)
         return None if name is None else self.load(name)
