@@ -48,6 +48,7 @@ class ContinualClassifier:
     """Learns task after task without keeping images, and predicts the classes of all tasks.
 
     `backbone` is a name (`recollect list`) with its options, or any module from images [b, 3, h, w] to features [b, d].
+    docs/models.md explains the other parameters; most of them apply where the backbone is trained.
     """
 
     _estimator_type = "classifier"  # for scikit-learn before 1.6, which asks for no tags
