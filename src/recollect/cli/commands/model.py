@@ -205,12 +205,12 @@ def export(model: ModelFolder, file: Path) -> None:
     file
         The file to write, such as model.onnx.
     """
-    from recollect.cli.console import print_text
+    from recollect.cli.console import print_text, stdout
     from recollect.deploy import ContinualClassifier
     from recollect.deploy.export import export as export_model
 
-    print_text(f"Writing {file}.")
-    export_model(ContinualClassifier.load(model), file)
+    with stdout().status("Writing the file"):  # on a terminal
+        export_model(ContinualClassifier.load(model), file)
     print_text(
         f"{file} maps uint8 images [n, 3, size, size] to probabilities; its metadata has the classes and preprocessing."
     )
