@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from recollect.cli.base import app
 from recollect.methods import methods
 from recollect.runs.tuned import Tuned
 from recollect.storage import seal
@@ -206,3 +208,20 @@ def test_resuming_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     done = recollect("resume", tmp_path / "nothing")
     assert done.returncode == 2
     assert "nothing holds no run; start one with recollect run --out" in done.stderr
+
+
+@pytest.mark.parametrize("command", [name for name in app if not name.startswith("-") and app[name].default_command])
+def test_help_loses_no_word_of_the_docstring(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read as Markdown, where what looks like a tag would vanish."""
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = " ".join(re.sub(r"[│╭╰─╮╯]", " ", recollect(command, "--help").stdout).split())
+    about, _, parameters = inspect.cleandoc(app[command].default_command.__doc__).partition("Parameters\n----------\n")
+    lines = about.splitlines() + [line for line in parameters.splitlines() if line.startswith(" ")]
+    words = " ".join(lines).replace("`", "").split()
+    assert words
+    assert [word for word in words if word not in shown] == []
+
+
+def test_help_joins_the_lines_of_the_docstring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "more accurate. The result is kept" in recollect("learn", "--help").stdout

@@ -41,7 +41,7 @@ def sweep(
     preset
         The name of a preset, as `recollect list` shows them, or the path of your own .toml file.
     out
-        Folder for the runs; by default runs/<preset>, and then results anywhere in runs/ count as finished.
+        Folder for the runs; by default `runs/<preset>`, and then results anywhere in runs/ count as finished.
     seeds
         Seeds, instead of the preset's.
     only
