@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from functools import reduce
 from pathlib import Path
 
 import pytest
+from cyclopts import App
 
 from recollect.cli.base import app
 from recollect.methods import methods
@@ -210,12 +212,16 @@ def test_resuming_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     assert "nothing holds no run; start one with recollect run --out" in done.stderr
 
 
-@pytest.mark.parametrize("command", [name for name in app if not name.startswith("-") and app[name].default_command])
-def test_help_loses_no_word_of_the_docstring(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+COMMANDS = [(name,) for name in app if not name.startswith("-") and app[name].default_command] + [("stream", "export")]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_loses_no_word_of_the_docstring(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read as Markdown, where what looks like a tag would vanish."""
     monkeypatch.setenv("COLUMNS", "200")
-    shown = " ".join(re.sub(r"[│╭╰─╮╯]", " ", recollect(command, "--help").stdout).split())
-    about, _, parameters = inspect.cleandoc(app[command].default_command.__doc__).partition("Parameters\n----------\n")
+    shown = " ".join(re.sub(r"[│╭╰─╮╯]", " ", recollect(*command, "--help").stdout).split())
+    documented = reduce(App.__getitem__, command, app).default_command
+    about, _, parameters = inspect.cleandoc(documented.__doc__).partition("Parameters\n----------\n")
     lines = about.splitlines() + [line for line in parameters.splitlines() if line.startswith(" ")]
     words = " ".join(lines).replace("`", "").split()
     assert words

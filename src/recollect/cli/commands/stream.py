@@ -24,7 +24,7 @@ def export_images(
     test_per_class: int = 0,
     set: Texts = None,
 ) -> None:
-    """Write a stream as PNG files: OUT/train/<task>/<class>/ for `learn`, OUT/test/<task>/<class>/ for `check`.
+    """Write a stream as PNG files: `OUT/train/<task>/<class>/` for `learn`, `OUT/test/<task>/<class>/` for `check`.
 
     Parameters
     ----------
