@@ -8,7 +8,7 @@ from cyclopts import App
 
 from recollect.cli.base import Texts, app
 
-stream_app = App(name="stream", help="Streams as folders of images.", help_format="plaintext")
+stream_app = App(name="stream", help="Streams as folders of images.", help_format="markdown")
 app.command(stream_app)
 
 
