@@ -126,3 +126,19 @@ def test_a_module_that_stores_its_features_is_read_by_one_thread_at_a_time() -> 
     outputs = list(read_batches(read, [torch.full((2, 1), float(index)) for index in range(12)], CPU))
 
     assert [int(output[0]) for output in outputs] == [2 * index for index in range(12)]
+
+
+def test_a_process_that_may_start_no_more_threads_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, number = threading.Thread.start, 0
+
+    def limited(thread: threading.Thread) -> None:
+        nonlocal number
+        number += 1
+        if number > 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        list(read_batches(lambda index: index, range(8), CPU))
+    assert torch.get_num_threads() == 4

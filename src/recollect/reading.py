@@ -56,10 +56,15 @@ def _workers(number: int, own: int, threads: int) -> ThreadPoolExecutor:
 
     with _starting:  # the number of the process is that of whoever sets it last
         pool = ThreadPoolExecutor(number, initializer=start)
-        for _ in range(number):
-            pool.submit(int)
-        started.wait()
-        torch.set_num_threads(threads)
+        try:
+            for _ in range(number):
+                pool.submit(int)
+            started.wait()
+        except BaseException:  # no more threads, or Ctrl-C: those that wait would wait for ever
+            started.abort()
+            raise
+        finally:
+            torch.set_num_threads(threads)
     return pool
 
 
