@@ -50,6 +50,6 @@ def _readme_part() -> str:
     return fill("readme.md", {
         "train_per_class": str(stream["train_per_class"]), "width": str(backbone["width"]),
         "epochs": str(training["epochs"]), "num_seeds": str(num_seeds), "table": table(head, rows),
-        "single_head": f"`{best.method}` with {best.memory} images has {spread(best.values('til', 'average_accuracy'))} (task known)",
+        "single_head": f"`{best.method}` with {best.memory} images, has {spread(best.values('til', 'average_accuracy'))} (task known)",
         **readme_values(),
     })  # fmt: skip

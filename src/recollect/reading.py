@@ -32,7 +32,7 @@ def read_batches(read: Callable[[Item], Output], batches: Iterable[Item], device
     first = list(islice(rest, 2))
     threads = torch.get_num_threads()
     own = -(-threads // MAX_AT_A_TIME)  # threads of a batch
-    if device.type != "cpu" or threads == 1 or len(first) == 1 or not torch.backends.openmp.is_available():
+    if device.type != "cpu" or threads == 1 or len(first) < 2 or not torch.backends.openmp.is_available():
         yield from map(read, chain(first, rest))
         return
     read, pending = _as_here(read), deque[Future[Output]]()
