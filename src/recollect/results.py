@@ -144,7 +144,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
         if not problem:
             yield path, result
         elif path.name == "result.json" or path == folder:
-            warnings.warn(f"{path} is no result ({problem}); it is skipped", stacklevel=4)
+            warnings.warn(f"{path} is not a result ({problem}); skipped", stacklevel=4)
 
 
 def _json_files(folder: Path) -> Iterator[Path]:

@@ -122,7 +122,7 @@ STATES: dict[str, dict[str, Any]] = {
 def test_a_memory_of_the_wrong_shape_is_refused(fields: dict[str, Any], folder: Path) -> None:
     change(folder, **fields)
     for act in (lambda: take_inventory(folder), lambda: purge(folder, 1)):
-        with pytest.raises(UserError, match=r"state\.safetensors cannot be read .*learner\.memory is no memory"):
+        with pytest.raises(UserError, match=r"state\.safetensors cannot be read .*learner\.memory is not a memory"):
             act()
 
 
@@ -171,7 +171,9 @@ def test_links_and_pipes_stop_the_search(make: Callable[[Path], None], folder: P
     make(folder / "notes.bin")
     with pytest.raises(UserError, match=r"notes\.bin cannot be read"):
         list(Searcher(PIECES[:2]).search_folder(folder))
-    assert any("notes.bin is no file of a run" in problem for problem in take_inventory(folder).problems("reservoir"))
+    assert any(
+        "notes.bin is not a file of a run" in problem for problem in take_inventory(folder).problems("reservoir")
+    )
 
 
 @pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\nnonsense"], ids=["empty", "damaged"])

@@ -90,7 +90,7 @@ def test_an_image_stored_as_raw_bytes_is_found(layout: str, folders: Callable[[s
         rewrite(newest(folder), hide)
     assert {finding.image for finding in Searcher(PIECES[:8]).search_folder(folder)} == {5}
     if layout == "raw file":
-        assert any("notes.bin is no file of a run" in problem for problem in take_inventory(folder).problems("none"))
+        assert any("notes.bin is not a file of a run" in problem for problem in take_inventory(folder).problems("none"))
 
 
 def test_clean_folders_give_no_false_alarm(folders: Callable[[str], Path]) -> None:

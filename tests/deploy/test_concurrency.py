@@ -73,7 +73,7 @@ def test_readers_work_while_a_learn_holds_the_lock(folder: Path, july: Path) -> 
 def test_a_check_waits_only_to_record(folder: Path, july: Path) -> None:
     with (
         held_lock(folder, seconds=3.0),  # longer than the check computes before it records
-        pytest.warns(UserWarning, match="is working on .*; waiting until it has ended"),
+        pytest.warns(UserWarning, match="is using .*; waiting until it ends"),
     ):
         ModelStore(folder).check(july, device="cpu", wait=True)
     assert len(ModelStore(folder).load().checks) == 1
@@ -94,7 +94,7 @@ def test_writers_are_refused_or_wait(command: list[str], folder: Path, tmp_path:
     write_photos(tmp_path / "photos")
     with held_lock(folder):
         done = recollect(command[0], folder, *command[1:], cwd=tmp_path)
-        assert (done.returncode, "is working on" in done.stderr) == (2, True)
+        assert (done.returncode, "is using" in done.stderr) == (2, True)
     assert ModelStore(folder).current() == "003-july"
     with held_lock(folder, seconds=0.5):
         done = recollect(command[0], folder, *command[1:], "--wait", cwd=tmp_path)
@@ -155,7 +155,7 @@ def test_a_check_of_a_purged_version_is_not_recorded(folder: Path, july: Path, m
 def test_the_lock_is_taken_once_it_is_free(tmp_path: Path) -> None:
     with (
         held_lock(tmp_path, seconds=0.5),
-        pytest.warns(UserWarning, match=r"process \d+ is working on .*; waiting"),
+        pytest.warns(UserWarning, match=r"process \d+ is using .*; waiting"),
         lock_folder(tmp_path, wait=True),
         pytest.raises(LockedError),
         lock_folder(tmp_path),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import sys
+import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from recollect import ContinualClassifier
+from recollect.deploy import data as data_module
 from recollect.deploy.data import read_images, read_labelled, typical_size
+from recollect.deploy.pictures import read_image
 from recollect.errors import UserError
 from tests.deploy.support import (
     SMALL,
@@ -44,7 +48,7 @@ def test_arrays_pairs_and_loaders_give_the_same_data(tmp_path: Path) -> None:
         ((x, y[:-1]), "got 40 images and 39 labels"),
         (3, "cannot learn from a int"),
         ((x[:, None, None], y), "an image has the shape"),
-        (tmp_path / "nowhere", "is no folder"),
+        (tmp_path / "nowhere", "is not a folder"),
     ):
         with pytest.raises(UserError, match=message):
             read_labelled(data, 32)
@@ -196,12 +200,43 @@ def test_all_unreadable_images_are_listed_with_a_reason(tmp_path: Path) -> None:
         read_labelled(root, 32, strict=True)
     lines = str(caught.value).splitlines()
     assert [line.partition("(")[2].partition(")")[0] for line in lines] == [
-        "an empty file", "no picture of a known kind", "cut short",
+        "an empty file", "not a format that recollect reads", "cut short",
     ]  # fmt: skip
     for number in range(30):
         (root / "a" / f"more{number}.png").write_bytes(b"")
     with pytest.raises(UserError, match="and 13 more"):
         read_labelled(root, 32, strict=True)
+
+
+def test_folders_without_images_of_a_class_are_skipped_and_named(tmp_path: Path) -> None:
+    root = write_photos(tmp_path / "p")
+    expected = read_labelled(root, 32)
+    (root / "empty").mkdir()
+    (root / "a" / "more").mkdir()
+    with pytest.warns(UserWarning, match="skipped 2 non-image or misplaced files: more, empty"):
+        assert read_labelled(root, 32).digest == expected.digest
+    with pytest.raises(UserError, match=r"more is a folder, where images of 'a' should be"):
+        read_labelled(root, 32, strict=True)
+    (root / "a" / "more").rmdir()
+    with pytest.raises(UserError, match=r"the class folder .*empty has no images; add some, or remove it"):
+        read_labelled(root, 32, strict=True)
+    with pytest.raises(UserError, match=r"a is a folder, where images of 'p' should be"):  # the folder above
+        read_labelled(tmp_path, 32)
+
+
+def test_paths_are_decoded_by_as_many_threads_as_torch_has(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    names = set[str]()
+
+    def read(image: Path, size: int) -> torch.Tensor:
+        time.sleep(0.01)
+        names.add(threading.current_thread().name)
+        return read_image(image, size)
+
+    monkeypatch.setattr(data_module, "read_image", read)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    images = read_images(paths, 32)
+    assert len(names) == 3
+    assert images.equal(torch.stack([read_image(path, 32) for path in paths]))
 
 
 def test_files_that_are_no_images_or_damaged_are_skipped_and_named(tmp_path: Path) -> None:
@@ -214,7 +249,7 @@ def test_files_that_are_no_images_or_damaged_are_skipped_and_named(tmp_path: Pat
         labelled = read_labelled(root, 32)
     assert labelled.digest == expected.digest
     texts = [str(warning.message) for warning in caught]
-    assert texts[0] == "skipped 2 files that are not images of a class: stray.jpg, notes.txt"
+    assert texts[0] == "skipped 2 non-image or misplaced files: stray.jpg, notes.txt"
     assert "skipped 1 image: " in texts[1]
     assert "damaged.png is not a readable image (an empty file)" in texts[1]
     for path in (root / "b").iterdir():
@@ -259,7 +294,7 @@ def test_any_error_of_pillow_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
 
     Image.fromarray(random_images()[0]).save(tmp_path / "x.jpg")
     monkeypatch.setattr(Image.Image, "getexif", broken)
-    with pytest.raises(UserError, match=r"x.jpg is not a readable image \(error\); replace it or take it out"):
+    with pytest.raises(UserError, match=r"x.jpg is not a readable image \(error\); replace or remove it"):
         read_images([tmp_path / "x.jpg"], 32)
 
 

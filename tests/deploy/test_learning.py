@@ -170,10 +170,21 @@ def test_a_single_image_is_refused() -> None:
         ContinualClassifier("convnet", **SMALL, batch_size=1)
 
 
+def test_training_from_scratch_on_few_images_is_warned_about() -> None:
+    with pytest.warns(UserWarning, match=r"training from scratch with 12 images of 'a': below about 300 per class"):
+        make_classifier(epochs=1).learn((random_images(), ["a", "b"] * 12), task="may")
+
+
+def test_numbers_among_named_classes_are_warned_about() -> None:
+    model = train_model().learn((random_images(), ["cat", "dog"] * 12), task="may")
+    with pytest.warns(UserWarning, match=r"are numbers \('0'\), those of the model are names \('cat'\)"):
+        model.partial_fit(random_images(1), [0, 1] * 12)
+
+
 def test_accuracy_at_chance_level_is_warned_about() -> None:
     x, y = digits("may")
     rng = np.random.default_rng(0)
-    with pytest.warns(UserWarning, match="it was hardly learned; use more images or epochs"):
+    with pytest.warns(UserWarning, match=r"only \d+ % of \d+ .* guessing could reach .* or a pretrained backbone"):
         make_classifier(epochs=1).learn((rng.permutation(x), y), task="may")
 
 
@@ -181,7 +192,7 @@ def test_a_retrospector_that_increases_drift_is_left_out() -> None:
     model = make_classifier(epochs=4).learn(digits("may"), task="may")
     x, y = digits("june")
     two = x[[name == "2" for name in y]]
-    with pytest.warns(UserWarning, match=r"drifted by 0\.\d+ since 'may', and the retrospector would make that 0\.\d+"):
+    with pytest.warns(UserWarning, match=r"for 'may' did not help \(drift 0\.\d+, corrected 0\.\d+\), so it is left"):
         model.learn((two, ["2"] * len(two)), task="june")
     newest = model.tasks_[-1]
     assert newest.drifted == newest.rectified

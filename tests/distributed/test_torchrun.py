@@ -91,7 +91,7 @@ def test_an_error_is_printed_once_and_ends_every_process_with_code_2(tmp_path: P
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "letter.txt").write_text("mine")
     for out, words, message in (
-        (tmp_path / "taken", (), "is no run folder"),
+        (tmp_path / "taken", (), "is not a run folder"),
         (tmp_path / "bad", ("--set", "learning_rate=1e30"), "Lower learning_rate"),
     ):
         done = call(out, *words)

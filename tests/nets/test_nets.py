@@ -159,7 +159,7 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(tmp_path: Path, change, 
 
 def test_an_unreadable_checkpoint_is_named(tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(UserError, match="no readable safetensors"):
+    with pytest.raises(UserError, match="not a readable safetensors"):
         load_weights(nn.Linear(1, 1), tmp_path / "w.safetensors")
 
 

@@ -199,7 +199,7 @@ def test_a_second_process_on_a_run_folder_is_refused_while_the_first_runs(tmp_pa
                 time.sleep(0.02)
             for second in (recollect(*long), recollect("resume", out)):
                 assert second.returncode == 2
-                assert f"process {first.pid} is working on {out}; wait for it, or stop it first" in second.stderr
+                assert f"process {first.pid} is using {out}; wait until it ends, or stop it first" in second.stderr
         finally:
             first.kill()
     done = recollect(*arguments, "--force", "--tasks", 2, "--set", "epochs=1", "backbone.width=2")

@@ -112,5 +112,5 @@ def test_results_are_found_while_folders_appear_and_disappear(tmp_path: Path) ->
 def test_a_file_that_is_no_result_is_reported_and_skipped(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     good = put_result(tmp_path / "good")
     (tmp_path / "result.json").write_text(json.dumps(result_of("rfe", 1, 50.0) | change))
-    with pytest.warns(UserWarning, match=f"result.json is no result .{message}"):
+    with pytest.warns(UserWarning, match=f"result.json is not a result .{message}"):
         assert list(find_results([tmp_path])) == [good]

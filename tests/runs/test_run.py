@@ -79,7 +79,7 @@ def test_a_finished_run_is_kept_and_another_configuration_refused(tmp_path: Path
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     for force in (False, True):
-        with pytest.raises(UserError, match=r"holds 'thesis.txt' and is no run folder"):
+        with pytest.raises(UserError, match=r"holds 'thesis.txt' and is not a run folder"):
             run(config, tmp_path / "mine", device="cpu", force=force)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
 

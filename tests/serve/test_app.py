@@ -46,7 +46,7 @@ def test_the_model_is_described(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "kind", "status", "message"),
     [
-        ("POST", "/predict", "image/png", 400, "not a readable image (no picture of a known kind)"),
+        ("POST", "/predict", "image/png", 400, "not a readable image (not a format that recollect reads)"),
         ("POST", "/predict?top=0", "image/png", 422, "top is a number of classes"),
         ("POST", "/predict?top=%F0%9D%9F%99", "image/png", 422, "top is a number of classes"),
         ("POST", "/predict?task=march", "image/png", 422, "there is no task 'march'; the model has learned may, june"),

@@ -39,7 +39,7 @@ def test_a_picture_never_starts_ghostscript(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     picture = tmp_path / "cat.jpg"
     picture.write_bytes(EPS)
-    with pytest.raises(UserError, match=r"cat.jpg is not a readable image \(no picture of a known kind\)"):
+    with pytest.raises(UserError, match=r"cat.jpg is not a readable image \(not a format that recollect reads\)"):
         decode_image(io.BytesIO(picture.read_bytes()), str(picture), 32)
     with (
         pytest.warns(UserWarning, match="not a readable image"),

@@ -14,7 +14,7 @@ LEFT = "model.json.0123456789abcdef.unfinished"
 def test_a_folder_is_locked_by_one_holder_at_a_time(tmp_path: Path) -> None:
     with (
         lock_folder(tmp_path),
-        pytest.raises(LockedError, match=r"process \d+ is working on"),
+        pytest.raises(LockedError, match=r"process \d+ is using"),
         lock_folder(tmp_path),
     ):
         pass

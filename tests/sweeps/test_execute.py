@@ -57,7 +57,7 @@ def test_a_failed_run_stops_no_other_records_its_reason_and_is_tried_again(
     sweep(statuses, out, engine=engine, **RUN_OPTIONS)
     assert [status.state for status in statuses] == ["failed", "done"]
     kept = json.loads((out / "sweep.json").read_text())
-    assert "is no run folder" in kept[jobs[0].name]["reasons"][0]
+    assert "is not a run folder" in kept[jobs[0].name]["reasons"][0]
     (out / jobs[0].name / "stranger.txt").unlink()
     statuses = plan(jobs, out, device="cpu")
     sweep(statuses, out, engine=engine, **RUN_OPTIONS)
@@ -152,7 +152,7 @@ def test_a_run_on_other_images_does_not_count_as_done(tmp_path: Path) -> None:
 
 
 def test_a_second_sweep_of_a_folder_is_refused(preset: Path, tmp_path: Path) -> None:
-    with lock_folder(tmp_path), pytest.raises(LockedError, match="is working on"):
+    with lock_folder(tmp_path), pytest.raises(LockedError, match="is using"):
         sweep(plan(jobs_of(preset), tmp_path, device="cpu"), tmp_path, engine=in_process, **RUN_OPTIONS)
 
 

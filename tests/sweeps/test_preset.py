@@ -64,7 +64,7 @@ def test_settings_apply_by_pattern_and_lists_expand(preset: Path) -> None:
     ("text", "message"),
     [
         ("seeds = [0]", "has a run without stream or method"),
-        ("about = ", "is no TOML"),
+        ("about = ", "is not valid TOML"),
         (PRESET.replace("about", "abuot"), "has 'abuot'; it may have"),
         (PRESET.replace("seeds = [0, 1]", 'seeds = "0"'), "has the seeds '0'"),
         (PRESET.replace('method = "er"', 'method = "err"'), "unknown method 'err'; did you mean"),

@@ -25,7 +25,7 @@ def read_contents(path: Path, image_shape: Sequence[int]) -> Contents:
     """Yield everything to be searched in a file: a name and its numbers in pieces."""
     if not path.is_file():
         raise unreadable_error(
-            path, "a broken link, a link to a folder, or no regular file; remove it or audit its target"
+            path, "a broken link, a link to a folder, or not a regular file; remove it or audit its target"
         )
     is_tensors = path.suffix == ".safetensors"
     yield from _read_tensors(path) if is_tensors else _read_bytes(path)

@@ -81,7 +81,7 @@ class Audit:
         """Describe what the folder contains beyond what `none`, `previous` or `reservoir` allows."""
         if expect not in ("none", "previous", "reservoir"):
             raise UserError(f"--expect is none, previous or reservoir; got {expect!r}")
-        problems = [f"{path} is no file of a run and is not understood" for path in self.others]
+        problems = [f"{path} is not a file of a run, and its content is unknown" for path in self.others]
         for store in self.stores:
             where = f"{store.file}, {store.name}"
             if store.num_beyond:
@@ -173,7 +173,7 @@ def list_stores(path: Path) -> list[Store]:
                 raise ValueError(f"{num} samples, {len(listed)} task numbers, {capacity} slots")
             beyond = _count_used_slots(path, images, num)
         except (IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
-            raise unreadable_error(path, f"{prefix} is no memory: {error}") from error
+            raise unreadable_error(path, f"{prefix} is not a memory: {error}") from error
         stores.append(Store(path, prefix, capacity, listed, beyond))
     return stores
 

@@ -37,7 +37,7 @@ def purge(folder: Path, task: int) -> int:
             removed += num
         left = [store for store in take_inventory(folder).stores if task in store.tasks]
     if left:
-        raise UserError(f"samples of task {task} are still in {left[0].file}, which is no checkpoint; remove it")
+        raise UserError(f"samples of task {task} are still in {left[0].file}, which is not a checkpoint; remove it")
     return removed
 
 

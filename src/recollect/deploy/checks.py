@@ -85,7 +85,7 @@ class Gate:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value is not None and not -100 <= value <= 100:
-                raise UserError(f"{name} is a number from -100 to 100, got {value}")
+                raise UserError(f"--{name.replace('_', '-')} ({name}) is a number from -100 to 100, got {value:g}")
 
     def is_confused(self, check: TaskCheck) -> bool:
         """Whether many images of a task are taken for classes of other tasks."""

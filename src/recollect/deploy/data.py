@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def read_labelled(data: Any, size: int, progress: Progress = no_progress, *, str
         images, labels = data
         if isinstance(images, str | Path):
             raise UserError(f"the subfolders of {images} name the classes; leave labels out, or give a list of paths")
-        resized = [read_image(image, size) for image in _iterate_images(images)]
+        resized = _read_all(images, size)
         return _join(resized, [check_class_name(label) for label in labels])
     resized, names = [], []
     for image, label in _iterate_pairs(data):  # one at a time: photos are far larger than the resized images
@@ -133,8 +134,21 @@ def read_images(data: Any, size: int) -> Tensor:
         raise UserError(
             f"give a list of images, or an array [n, height, width, 3] or [n, 3, h, w] or [n, h, w, 1]; got {what}"
         )
-    images = [read_image(image, size) for image in _iterate_images(data)]
+    images = _read_all(data, size)
     return torch.stack(images) if images else torch.zeros(0, 3, size, size, dtype=torch.uint8)
+
+
+def _read_all(data: Any, size: int) -> list[Tensor]:
+    """Each image, resized; files are decoded by several threads, a chunk at a time."""
+    images = _iterate_images(data)
+    with _decoders() as pool:
+        chunks = iter(lambda: list(islice(images, CHUNK)), [])
+        return [image for chunk in chunks for image in pool.map(lambda one: read_image(one, size), chunk)]
+
+
+def _decoders() -> ThreadPoolExecutor:
+    """As many threads as torch has; Pillow decodes without holding the interpreter's lock."""
+    return ThreadPoolExecutor(torch.get_num_threads())
 
 
 def _iterate_images(data: Any) -> Iterator[Any]:
@@ -168,14 +182,12 @@ def _read_folder(folder: Path, size: int, progress: Progress, strict: bool) -> L
             errors[row] = str(error)
         return path
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow decodes without holding the interpreter's lock
+    with _decoders() as pool:
         chunks = (range(start, min(start + CHUNK, len(files))) for start in range(0, len(files), CHUNK))
         for _ in progress((path for chunk in chunks for path in pool.map(read, chunk)), len(files)):
             pass
     if strays:
-        warnings.warn(
-            f"skipped {_count(len(strays), 'file')} that are not images of a class: {_names(strays)}", stacklevel=4
-        )
+        warnings.warn(f"skipped {_count(len(strays), 'non-image or misplaced file')}: {_names(strays)}", stacklevel=4)
     intact = [row for row in range(len(files)) if row not in errors]
     unreadable = _listing([errors[row] for row in sorted(errors)])
     if errors and (strict or not intact):

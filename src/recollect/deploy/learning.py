@@ -25,6 +25,7 @@ from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.reader import (
     Reader,
     compute_features,
+    is_pretrained,
     make_pixels,
     new_learner,
     restore_learner,
@@ -40,7 +41,7 @@ from recollect.streams.build import channel_statistics
 
 VALIDATION_SHARE = 0.15
 MAX_DRIFT_IMAGES = 2_000
-MIN_IMAGES = 10  # per class, below which a warning is due
+MIN_IMAGES, MIN_SCRATCH_IMAGES = 10, 300  # per class, below which a warning is due; the latter without pretraining
 MAX_IMBALANCE = 5.0  # images in the largest class per image in the smallest
 
 
@@ -71,7 +72,8 @@ def learn_task(
         raise already_learned(name)
     if len(data.images) < 2:
         raise UserError(f"a single image (of {data.class_names[0]!r}) is not enough to learn from; add more")
-    warn_about(data, is_first=not past)
+    trains_from_scratch = adapt and not is_pretrained(settings, backbone)
+    warn_about(data, is_first=not past, from_scratch=trains_from_scratch)
     warn_about_spelling(data.class_names, [name for task in past for name in task.classes])
     train, validation = _split(data, settings.seed, len(past), sum(len(task.units) for task in past))
     full_precision = replace(runtime, precision="fp32")  # as `predict` computes
@@ -156,7 +158,7 @@ def _remove_other_checkpoints(work: Path) -> None:
             shutil.rmtree(path)
 
 
-def warn_about(data: Labelled, *, is_first: bool) -> None:
+def warn_about(data: Labelled, *, is_first: bool, from_scratch: bool = False) -> None:
     """Warn about classes with few images, unequal classes, and a first task of a single class."""
     counts = data.count()
     few = [name for name, number in counts.items() if number < MIN_IMAGES]
@@ -165,10 +167,17 @@ def warn_about(data: Labelled, *, is_first: bool) -> None:
             "too few images for a validation split: nothing is measured for this task, and calibration is unchanged",
             stacklevel=3,
         )
+    smallest = min(counts, key=counts.__getitem__)
+    if from_scratch and counts[smallest] < MIN_SCRATCH_IMAGES:
+        warnings.warn(
+            f"training from scratch with {counts[smallest]} images of {smallest!r}: below about {MIN_SCRATCH_IMAGES} "
+            "per class accuracy is usually low; the default backbone is pretrained and needs far fewer",
+            stacklevel=3,
+        )
     if few:
         listed = ", ".join(f"{name!r} ({counts[name]})" for name in few[:5])
         warnings.warn(f"fewer than {MIN_IMAGES} images of {listed}: accuracy on them will be low", stacklevel=3)
-    largest, smallest = (pick(counts, key=counts.__getitem__) for pick in (max, min))
+    largest = max(counts, key=counts.__getitem__)
     if counts[largest] > MAX_IMBALANCE * counts[smallest]:
         sizes = f"{counts[largest]} images of {largest!r} and {counts[smallest]} of {smallest!r}"
         warnings.warn(f"{sizes}: the model will favour the former", stacklevel=3)
@@ -181,7 +190,13 @@ def warn_about(data: Labelled, *, is_first: bool) -> None:
 
 
 def warn_about_spelling(new: Sequence[str], known: Sequence[str]) -> None:
-    """Warn about classes that differ from others only in capitalisation or spaces."""
+    """Warn about classes that differ from others only in capitalisation or spaces, and numbers among names."""
+    if known and all(name.isdecimal() for name in new) and not any(name.isdecimal() for name in known):
+        warnings.warn(
+            f"the new classes are numbers ({new[0]!r}), those of the model are names ({known[0]!r}); if your labels "
+            "are indices, pass the names of the classes instead",
+            stacklevel=3,
+        )
     spellings = {"".join(name.casefold().split()): name for name in known}
     for name in (name for name in new if name not in known):
         other = spellings.setdefault("".join(name.casefold().split()), name)

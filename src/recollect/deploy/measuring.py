@@ -12,7 +12,7 @@ from torch import Tensor
 from recollect.core import AffineRetrospector, GatedRetrospector
 from recollect.deploy.calibration import fit_temperature
 from recollect.deploy.model import LearnedTask, Model, Typical
-from recollect.deploy.reader import Outputs, Reader, compute_features, make_pixels
+from recollect.deploy.reader import Outputs, Reader, compute_features, is_pretrained, make_pixels
 from recollect.device import to_host
 from recollect.engine import Runtime
 from recollect.methods.rfe import RFELearner
@@ -44,7 +44,8 @@ def measure_validation(model: Model, reader: Reader, validation: TaskData) -> Mo
         accuracy=_percent(outputs.within[:, units].argmax(1) == labels - units.start),
         across=_percent(probabilities.argmax(1) == owner[labels]),
     )
-    _warn_if_not_learned(newest, len(labels))
+    backbone = reader.learner.network.backbone
+    _warn_if_not_learned(newest, len(labels), is_pretrained=is_pretrained(model.settings, backbone))
     _warn_if_confused(newest, len(labels))
     features = to_host(reader.learner.add_images(validation))
     mean, deviation = (tuple(values.tolist()) for values in (features.mean(0), features.std(0, correction=0)))
@@ -56,14 +57,15 @@ def _percent(correct: Tensor) -> float:
     return 100 * int(correct.sum()) / len(correct)
 
 
-def _warn_if_not_learned(task: LearnedTask, num_images: int) -> None:
+def _warn_if_not_learned(task: LearnedTask, num_images: int, *, is_pretrained: bool) -> None:
     """Warn if the accuracy is within two standard errors of guessing."""
     chance = 1 / len(task.classes)
     likely = 100 * (chance + 2 * (chance * (1 - chance) / num_images) ** 0.5)
     if len(task.classes) > 1 and task.accuracy is not None and task.accuracy <= likely < 100:
+        remedy = "" if is_pretrained else " or a pretrained backbone"
         warnings.warn(
-            f"{task.accuracy:.0f} % of the validation images of {task.name!r} are classified correctly, where guessing "
-            f"may reach {likely:.0f} %: it was hardly learned; use more images or epochs, or a pretrained backbone",
+            f"only {task.accuracy:.0f} % of {num_images} validation images of {task.name!r} are right; with so few, "
+            f"guessing could reach {likely:.0f} %. Use more images{remedy}",
             stacklevel=4,
         )
 
@@ -101,8 +103,8 @@ def measure_drift(
     drifted, rectified = (rmse(error, features_before.numel()) for error in errors)
     if rectified > drifted:
         warnings.warn(
-            f"features have drifted by {drifted:.3f} since {previous.name!r}, and the retrospector would make "
-            f"that {rectified:.3f}: it is left out, and {previous.name!r} uses the current features",
+            f"the correction of features for {previous.name!r} did not help (drift {drifted:.3f}, corrected "
+            f"{rectified:.3f}), so it is left out; you need not do anything",
             stacklevel=4,
         )
         hop = learner.rfe.chain.retrospectors[-1]

@@ -209,7 +209,7 @@ def _check_readable(file: Path) -> None:
     """A file that is gone is damage; one that cannot be read for now is not, since the disk may come back."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):
-            raise _DamagedError(f"{file.name} is no regular file")
+            raise _DamagedError(f"{file.name} is not a regular file")
         with file.open("rb") as opened:
             opened.read(1)
     except FileNotFoundError as error:

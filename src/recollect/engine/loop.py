@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from torch import Tensor
 from recollect.engine import checkpoint
 from recollect.engine.evaluation import Accuracies, evaluate, measure_drift, original_features
 from recollect.engine.fit import Fit
-from recollect.engine.observer import Observer
+from recollect.engine.observer import Observer, track_reading
 from recollect.engine.record import Record
 from recollect.engine.runtime import Runtime
 from recollect.engine.stop import StopRequest
@@ -156,7 +157,8 @@ class Engine:
         """Let the learner see each task's images as they are; all ranks then have the main one's state."""
         self.learner.eval()
         for task in lesson:
-            data = TaskData.of(task.train, self.stream.pixels, self.runtime.device, key / task.info.index)
+            track = partial(track_reading, self.observer, f"task {task.info.index + 1} · reading images")
+            data = TaskData.of(task.train, self.stream.pixels, self.runtime.device, key / task.info.index, track)
             with self.runtime.autocast():
                 see(task.info, data)
         self.runtime.world.broadcast_(self.learner.state_dict().values())

@@ -15,7 +15,7 @@ from recollect.inference.tasks import Classifier, find_predictable_task
 from recollect.names import UNKNOWN
 from recollect.pictures import find_images, read_file
 
-CHUNK_SIZE = 128  # images in memory at a time
+CHUNK_SIZE, FIRST_CHUNK_SIZE = 128, 8  # images in memory at a time; few at first, so that results are seen soon
 Prediction = dict[str, Any]
 """The path, class, probability, task and `top` classes of an image, and the error if it cannot be read."""
 
@@ -74,8 +74,10 @@ def predict_chunks(
 
     files = list(_expand(paths))
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:  # Pillow decodes without holding the interpreter's lock
-        for start in range(0, len(files), chunk_size):
-            chunk = files[start : start + chunk_size]
+        start, size = 0, min(FIRST_CHUNK_SIZE, chunk_size)
+        while start < len(files):
+            chunk = files[start : start + size]
+            start, size = start + size, min(2 * size, chunk_size)
             rows = _read_chunk(classifier, chunk, task, pool)
             yield [describe(path, row) for path, row in zip(chunk, rows, strict=True)]
 

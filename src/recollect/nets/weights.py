@@ -49,7 +49,7 @@ def load_weights(network: nn.Module, path: Path, *, drop: tuple[str, ...] = ()) 
     try:
         state = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is no readable safetensors file: {error}; delete it and fetch it again") from error
+        raise UserError(f"{path} is not a readable safetensors file: {error}; delete it and fetch it again") from error
     load_state(network, state, str(path), drop=drop)
 
 

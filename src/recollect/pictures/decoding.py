@@ -38,7 +38,7 @@ def decode_image(file: IO[bytes], where: str, size: int | None = None) -> np.nda
                 opened.draft("RGB", (DRAFT * size, DRAFT * size))
             picture = upright(opened)
     except Exception as error:  # a damaged file makes Pillow raise almost anything
-        raise UserError(f"{where} is not a readable image ({_why(error, file)}); replace it or take it out") from error
+        raise UserError(f"{where} is not a readable image ({_why(error, file)}); replace or remove it") from error
     if size is not None:
         picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
@@ -104,7 +104,7 @@ def _why(error: Exception, file: IO[bytes]) -> str:
     if not file.seek(0, 2):
         return "an empty file"
     if isinstance(error, UnidentifiedImageError):
-        return "no picture of a known kind"
+        return "not a format that recollect reads"
     return "cut short" if "truncated" in str(error) else type(error).__name__
 
 

@@ -42,17 +42,18 @@ def find_images(folder: Path) -> list[Path]:
     if len(images) < len(files):
         suffixes = sorted({path.suffix or "no suffix" for path in files if path.suffix.lower() not in SUFFIXES})
         number = len(files) - len(images)
-        warnings.warn(f"skipped {number} files in {folder} that are not images: {', '.join(suffixes)}", stacklevel=2)
+        files_are = "file" if number == 1 else "files"
+        warnings.warn(f"skipped {number} non-image {files_are} in {folder} ({', '.join(suffixes)})", stacklevel=2)
     return images
 
 
 def class_pictures(root: Path, skipped: list[Path] | None = None) -> dict[str, list[Path]]:
     """The images of each class of a folder with one sub-folder per class, both in order.
 
-    Other files are refused or, with a list of `skipped` ones, added to it.
+    Other files, and class folders without images, are refused or, with a list of `skipped` ones, added to it.
     """
     if not root.is_dir():
-        raise UserError(f"{root} is no folder; give one with a sub-folder of images for each class")
+        raise UserError(f"{root} is not a folder; give one with a sub-folder of images for each class")
     names = [p.name for p in _entries(root) if p.is_dir()]
     if not names:
         raise UserError(f"{root} has no sub-folders; put the images of each class in a folder of its own")
@@ -61,9 +62,15 @@ def class_pictures(root: Path, skipped: list[Path] | None = None) -> dict[str, l
         skipped += strays
     elif strays:
         raise UserError(
-            f"{strays[0]} lies beside the class folders; take it out, or move it into a class if it is an image"
+            f"{strays[0]} is next to the class folders; remove it, or move it into a class if it is an image"
         )
-    return {name: list_pictures(root / name, skipped) for name in names}
+    classes = {name: list_pictures(root / name, skipped) for name in names}
+    found = {name: pictures for name, pictures in classes.items() if pictures}
+    if not found:
+        raise _without_images(root / names[0])
+    if skipped is not None:
+        skipped += [root / name for name in names if name not in found]
+    return found
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -76,25 +83,35 @@ def is_litter(path: Path) -> bool:
 
 
 def list_pictures(folder: Path, skipped: list[Path] | None = None) -> list[Path]:
-    """The images of one class; other files as for `class_pictures`."""
+    """The images of one class; other files and folders as for `class_pictures`."""
     if not folder.is_dir():
         raise UserError(f"{folder} is missing; every class of the training folder needs its test folder")
     entries = _entries(folder)
-    for path in entries:
-        if path.is_dir():
-            raise UserError(
-                f"{path} is a folder, where images of {folder.name!r} should be; give the folder that holds the classes"
-            )
-    if skipped is not None:
+    if skipped is None:
+        for path in entries:
+            if path.is_dir():
+                raise _misplaced(path)
+    else:
         others = [path for path in entries if path.suffix.lower() not in SUFFIXES or not path.is_file()]
         skipped += others
         entries = [path for path in entries if path not in others]
     for path in entries:
         if path.is_symlink() and not path.exists():
-            raise UserError(f"{path} is a link to a file that is gone; mend it, or take it out of {folder.name!r}")
+            raise UserError(f"{path} is a broken link; fix it, or remove it from {folder.name!r}")
         if path.suffix.lower() not in SUFFIXES or not path.is_file():
             kinds = ", ".join(sorted(SUFFIXES))
-            raise UserError(f"{path} is not an image ({kinds}); convert it, or take it out of {folder.name!r}")
-    if not entries:
-        raise UserError(f"the class folder {folder} is empty; add images, or remove it")
+            raise UserError(f"{path} is not an image ({kinds}); convert it, or remove it from {folder.name!r}")
+    if not entries and skipped is None:
+        raise _without_images(folder)
     return entries
+
+
+def _without_images(folder: Path) -> UserError:
+    """About a class folder without images: the user may have meant a folder in it."""
+    inner = next((path for path in _entries(folder) if path.is_dir()), None)
+    return _misplaced(inner) if inner else UserError(f"the class folder {folder} has no images; add some, or remove it")
+
+
+def _misplaced(path: Path) -> UserError:
+    what = f"{path} is a folder, where images of {path.parent.name!r} should be"
+    return UserError(f"{what}; give the folder that holds the classes")

@@ -35,7 +35,9 @@ class RunFolder:
         names = [file.name for file in path.iterdir()] if path.exists() else []
         contents = [name for name in names if not name.endswith(f".{UNFINISHED}") and name != LOCK_NAME]
         if contents and "config.json" not in contents:
-            raise UserError(f"{path} holds {contents[0]!r} and is no run folder; give an empty or new folder as --out")
+            raise UserError(
+                f"{path} holds {contents[0]!r} and is not a run folder; give an empty or new folder as --out"
+            )
         if contents and not force:
             existing = read_json(path / "config.json", ConfigFile)
             if existing["hash"] != config.hash:

@@ -38,8 +38,8 @@ def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
             holder = os.pread(handle, 32, 1).decode("ascii", "replace").strip() if hasattr(os, "pread") else ""
             who = f"process {holder}" if holder.isdecimal() else "another process"
             if not wait:
-                raise LockedError(f"{who} is working on {folder}; wait for it, or stop it first")
-            warnings.warn(f"{who} is working on {folder}; waiting until it has ended", stacklevel=3)
+                raise LockedError(f"{who} is using {folder}; wait until it ends, or stop it first")
+            warnings.warn(f"{who} is using {folder}; waiting until it ends", stacklevel=3)
             while not _try_lock(handle):
                 time.sleep(POLL_SECONDS)
             refuse_links(folder)  # which may have come meanwhile

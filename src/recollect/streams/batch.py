@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from recollect.streams.pixels import Moves, Pixels
 from recollect.streams.split import Split, split_rows
 
 Sampler = Callable[[int], Tensor]
+Track = Callable[[Iterable[Tensor], int], Iterable[Tensor]]
+"""Wraps an iteration over chunks of images, given how many images there are."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,17 @@ class TaskData:
     device: torch.device
     batch_size: int
     key: Key
+    track: Track = field(default=lambda chunks, _num: chunks)
+    """Shows the progress of each pass over the images."""
 
     def __len__(self) -> int:
         return len(self.split)
 
     @staticmethod
-    def of(split: Split, pixels: Pixels, device: torch.device, key: Key) -> TaskData:
+    def of(split: Split, pixels: Pixels, device: torch.device, key: Key, track: Track | None = None) -> TaskData:
         """In batches of a size that the device reads fast."""
-        return TaskData(split, pixels, device, reading_batch_size(split.images, device), key)
+        data = TaskData(split, pixels, device, reading_batch_size(split.images, device), key)
+        return data if track is None else replace(data, track=track)
 
     @property
     def labels(self) -> Tensor:
@@ -106,7 +111,7 @@ class TaskData:
         """
         positions = torch.arange(len(self)) if positions is None else positions
         moves = self.pixels.draw(len(self), (self.key / "view" / view).generator()) if view else None
-        for step, chunk in enumerate(split_rows(positions, self.batch_size)):
+        for step, chunk in enumerate(self.track(split_rows(positions, self.batch_size), len(positions))):
             images, labels = self.split.take(chunk)
             images, labels = images.to(self.device), labels.to(self.device)
             shown = images

@@ -130,7 +130,7 @@ def _load(name: str, before: tuple[str, ...]) -> Preset:
     try:
         data = tomllib.loads(preset_text(name))
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of thousands of digits
-        raise UserError(f"the preset {name} is no TOML: {error}") from error
+        raise UserError(f"the preset {name} is not valid TOML: {error}") from error
     for key, kind, what in (("runs", list, "[[runs]]"), ("for", dict, '[for."rfe*"]'), ("about", str, 'about = "…"')):
         if not isinstance(data.get(key, kind()), kind):
             raise UserError(f"the preset {name} has {key} = {data[key]!r}; write {what}")

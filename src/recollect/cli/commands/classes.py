@@ -35,7 +35,7 @@ def merge(model: ModelFolder, into: str, classes: Classes, *, wait: Wait = False
     Parameters
     ----------
     into
-        The name of the merged class: new, or that of a class, which is then one of those that are merged.
+        The name of the merged class: a new name, or that of an existing class, which is then merged too.
     classes
         The classes to merge.
     """

@@ -108,7 +108,7 @@ def check(
         Fail (exit code 1) if a task's accuracy over all classes is below this percentage.
     max_confusion
         Fail (exit code 1) if a task with at least 10 images is confused with others: its accuracy over all classes is
-        more than so many points below that with the task known. 100 never fails.
+        more than this many points below that with the task known. 100 never fails.
     csv
         Write the wrong images to this file: path, task, class, predicted class and its probability.
     html

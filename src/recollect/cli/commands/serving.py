@@ -21,7 +21,7 @@ def serve(
 ) -> None:
     """Classify images on a local web page, and answer POST /predict with JSON. Requires recollect-rfe[serve].
 
-    The server uses the current version of the model, also after a later `learn` or `export`. Ctrl-C stops it.
+    The server uses the current version of the model, even after a later `learn` or `export`. Ctrl-C stops it.
 
     Parameters
     ----------
@@ -31,7 +31,8 @@ def serve(
     min_probability
         Predict `unknown` if the probability of the predicted class is below this.
     host
-        The address to listen on. Other computers can reach any but 127.0.0.1 and localhost; there is no password.
+        The address to listen on. With any address other than 127.0.0.1 or localhost, other computers can use the
+        server; there is no password.
     port
         The port to listen on; 0 chooses a free one.
     max_megabytes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from rich.console import Console
@@ -11,11 +12,11 @@ from rich.progress import track
 from rich.table import Table
 
 from recollect.cli.console import print_text
-from recollect.cli.rendering.progress import ProgressBar
+from recollect.cli.rendering.progress import LOG_SECONDS, ProgressBar
 from recollect.deploy.editing import Edited, Forgotten
 from recollect.deploy.inspection import DamagedError
 from recollect.deploy.learning import VALIDATION_SHARE
-from recollect.deploy.model import Settings
+from recollect.deploy.model import Accuracies, Settings
 from recollect.deploy.stages import LearnPlan, LearnResult
 from recollect.engine import Runtime
 from recollect.escaping import escape
@@ -35,7 +36,18 @@ class LearningProgress(ProgressBar):
 
     def track_files(self, paths: Iterable[Path], num: int) -> Iterable[Path]:
         """Show the progress of reading files."""
-        return track(paths, "reading images", num, console=self._console, transient=True)
+        if self._console.is_terminal:
+            return track(paths, "reading images", num, console=self._console, transient=True)
+        return self._log_files(paths, num)
+
+    def _log_files(self, paths: Iterable[Path], num: int) -> Iterator[Path]:
+        self._print(f"reads {num} files")
+        logged = perf_counter()
+        for done, path in enumerate(paths, 1):
+            yield path
+            if perf_counter() - logged > LOG_SECONDS:
+                self._print(f"reads files: {100 * done / num:.0f} %")
+                logged = perf_counter()
 
     def phase(self, title: str, num_images: int) -> None:
         self._progress.start()
@@ -89,20 +101,32 @@ def print_learned(console: Console, folder: Path, result: LearnResult, seconds: 
         if 1 < len(task.classes) < len(model.classes):
             accuracy += f", {task.accuracy:.1f} % (task known)"
         accuracy += "."
-    if task.unadapted is not None and task.across is not None:
-        accuracy += f" Without adaptation {task.unadapted.unknown:.1f} %."
     known = f"{_count(len(model.classes), 'class', 'es')} of {_count(len(model.tasks), 'task')}"
     console.print(
         f"Learned {name} in {_show_seconds(seconds)}.{accuracy} "
         f"[bold]{escape(str(folder))}[/] knows {known} and keeps no images."
     )
-    if result.rejected is not None:
+    measured = None if task.across is None or task.accuracy is None else Accuracies(task.accuracy, task.across)
+    if result.rejected is not None and measured is not None:
         console.print(
-            f"Adapted to these images, the model classifies {result.rejected.unknown:.1f} % of the validation images "
-            "correctly, which is worse, so it was discarded. To train it again and keep it anyway, add --force."
+            f"{_show_change(measured, result.rejected)}, so the adapted model was discarded. To train it again and "
+            "keep it anyway, add --force."
         )
+    elif task.unadapted is not None and measured is not None:
+        console.print(f"{_show_change(task.unadapted, measured)}.")
     elif not task.adapted:
-        console.print("The backbone was used as it is; the same command with --adapt also trains it on these images.")
+        console.print(
+            "The network itself was not changed. To train it on these images too, which takes minutes and is "
+            "sometimes more accurate, run the same command with --adapt."
+        )
+
+
+def _show_change(before: Accuracies, after: Accuracies) -> str:
+    """What adaptation did to the validation accuracy."""
+    return (
+        f"Adaptation changed the validation accuracy from {before.unknown:.1f} to {after.unknown:.1f} % (all classes) "
+        f"and from {before.known:.1f} to {after.known:.1f} % (task known)"
+    )
 
 
 def _show_seconds(seconds: float) -> str:
@@ -113,7 +137,7 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
     """The tasks of a model, its versions, and how new images compare with the newest task."""
     has_moved = any(task["drifted"] is not None for task in about["tasks"])
     drifts = ("drift", "residual drift") if has_moved else ()
-    titles = ("task", "classes", "images", "val. accuracy (all classes)", "(task known)", *drifts)
+    titles = ("task", "classes", "images", "val. accuracy (all classes)", "val. accuracy (task known)", *drifts)
     table = Table(*titles, box=None, padding=(0, 2))
     for task in about["tasks"]:
         left_out = task["drifted"] is not None and task["drifted"] == task["rectified"]

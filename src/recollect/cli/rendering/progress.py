@@ -29,6 +29,7 @@ class ProgressBar(Observer):
             TimeRemainingColumn(compact=True),
             console=console,
             transient=True,
+            disable=not console.is_terminal,  # else it prints empty lines
         )
         self._task: TaskID | None = None
         self._loss: float | None = None
@@ -44,12 +45,14 @@ class ProgressBar(Observer):
         self._progress.stop()
 
     def phase(self, title: str, num_images: int) -> None:
+        is_new = self._task is None or self._progress.tasks[0].description != escape(title)
         if self._task is not None:
             self._progress.remove_task(self._task)
         self._task = self._progress.add_task(escape(title), total=num_images, title=self._title, figures="")
         self._started, self._num_images = perf_counter(), 0
         self._loss = self._accuracy = None
-        self._log("begins")
+        if is_new:  # networks may read the same images one after the other
+            self._log("begins")
 
     def advance(self, num_images: int) -> None:
         if self._task is not None:
