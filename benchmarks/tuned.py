@@ -38,7 +38,7 @@ def rows() -> list[Tuned]:
             where={
                 key: choice.all_settings[key]
                 for key in ("memory", "stream.tasks", "stream.train_per_class", *SIZES, "precision")
-                if choice.all_settings.get(key) is not None
+                if choice.all_settings.get(key) is not None and not (key == "memory" and _keeps_nothing(choice))
             },
             tried=choice.num_tried,
             seeds=choice.num_seeds,
@@ -60,6 +60,11 @@ def _is_valid(choice: Choice) -> bool:
     except UserError:
         return False
     return True
+
+
+def _keeps_nothing(choice: Choice) -> bool:
+    """RFE without images has the option all the same."""
+    return bool(choice.all_settings.get("keep") == "none")
 
 
 def _rank(choice: Choice) -> tuple[int, int, int]:

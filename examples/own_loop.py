@@ -10,9 +10,9 @@ from recollect import RFE, open_stream
 NUM_TASKS, STEP = map(int, sys.argv[1:]) if sys.argv[1:] else (5, 4)  # train on every fourth image, to be quick
 
 
-def fit(parameters, loss):
-    optimiser = torch.optim.Adam(parameters, 1e-2)
-    for _ in range(50):
+def fit(parameters, loss, learning_rate):
+    optimiser = torch.optim.Adam(parameters, learning_rate)
+    for _ in range(100):
         optimiser.zero_grad()
         loss().backward()
         optimiser.step()
@@ -34,9 +34,10 @@ for x, y in tasks:  # images and labels of one task
     fit(
         [*backbone.parameters(), *heads[-1].parameters()],
         lambda: nn.functional.cross_entropy(heads[-1](f := backbone(x)), y) + rfe.drift_loss(x, f),
+        learning_rate=2e-3,
     )
-    f = backbone(x).detach()  # stage 2 has epochs and a learning rate of its own
-    fit(rfe.new_parameters(), lambda: rfe.distill_loss(x, f) + rfe.retrospect_loss(x, f))
+    f = backbone(x).detach()  # stage 2: at least as many steps, with a larger learning rate
+    fit(rfe.new_parameters(), lambda: rfe.distill_loss(x, f) + rfe.retrospect_loss(x, f), learning_rate=1e-2)
     rfe.end_task(backbone)
 
 for index, head in enumerate(heads):

@@ -40,7 +40,7 @@ def blocks(text: str, language: str) -> list[str]:
 def test_the_example_runs_and_is_short() -> None:
     (code,) = blocks(README, "python")
     scope: dict[str, object] = {}
-    exec(compile(code.replace("range(50)", "range(1)"), "README.md", "exec"), scope)  # own_loop.py trains as long
+    exec(compile(code.replace("range(100)", "range(1)"), "README.md", "exec"), scope)  # own_loop.py trains as long
     assert scope["old_logits"].shape == (32, 2)  # type: ignore[attr-defined]
     loop = code[code.index("backbone =") :]
     assert len([line for line in loop.splitlines() if line.strip()]) <= 15

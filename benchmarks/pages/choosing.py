@@ -91,7 +91,7 @@ def _check_advice(weights: str, name: str, experiment: Experiment) -> None:
 
 def _chain(experiment: Experiment) -> str:
     """What the chain adds to rfe-plus, which is next to nothing."""
-    gain = chain_gain(next(v for v in candidates(experiment) if v.method == "rfe-plus"))
+    gain = chain_gain(next(v for v in candidates(experiment, "til") if v.method == "rfe-plus"))
     require(gain is not None and abs(gain.mean) < LEVEL_POINTS, "the chain adds next to nothing to rfe-plus")
     return str(gain)
 
@@ -104,7 +104,7 @@ def _experiments(folders: Sequence[Path]) -> list[Experiment]:
 
 def _cells(experiment: Experiment, evaluation: str) -> list[str]:
     free, keeping = (ranked(experiment, evaluation, keeps=keeps) for keeps in (False, True))
-    joint = rank([v for v in candidates(experiment) if v.method == "joint"], evaluation)
+    joint = rank([v for v in candidates(experiment, evaluation) if v.method == "joint"], evaluation)
     bound = _name_and_accuracy(joint[0], evaluation) if joint else "–"
     return [*_best_two(free, evaluation), *_best_two(keeping, evaluation), bound]
 
@@ -114,7 +114,7 @@ def ranked(experiment: Experiment, evaluation: str, *, keeps: bool) -> list[Vari
 
     Classifiers on a backbone that was adapted to the first task, or with components of classes, are methods of their own.
     """
-    chosen = candidates(experiment)
+    chosen = candidates(experiment, evaluation)
     own = ({"adapt": True}, {"components": 8})
     chosen += [v for v in experiment.variants if dict(v.options) in own and v not in chosen]
     chosen = [v for v in chosen if bool(v.memory) == keeps and v.method != "joint"]

@@ -149,6 +149,20 @@ def test_the_example_of_the_readme_carries_features_back() -> None:
     assert torch.equal(rfe.rewind(x, backbone(x), to=1), backbone(x))
 
 
+def test_a_retrospector_that_was_not_trained_is_warned_about() -> None:
+    rfe, backbone = RFE(feature_dim=12), nn.Sequential(nn.AvgPool2d(16), nn.Flatten())
+    x = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    for _ in range(2):
+        rfe.begin_task()
+        rfe.end_task(backbone)
+    rfe.begin_task()
+    rfe.retrospect_loss(x, backbone(x))
+    with pytest.warns(UserWarning, match=r"retrospector of task 3 leaves .* without it 0\); train new_parameters"):
+        rfe.end_task(backbone)
+    rfe.begin_task()
+    rfe.end_task(backbone)  # told once
+
+
 def test_the_first_task_has_no_drift_or_retrospect_loss() -> None:
     rfe = RFE(feature_dim=6, auxiliary_dim=4, in_channels=1)
     rfe.begin_task()

@@ -57,11 +57,40 @@ def test_a_single_method_is_compared_with_nothing() -> None:
     assert headlines(experiment_of([result_of("er", 0, 50.0, memory=500, samples=500)])) == []
 
 
-def test_methods_are_compared_with_default_options_and_without_ablations() -> None:
-    results = [result_of("rfe", 0, 50.0), result_of("rfe", 0, 60.0, 60.0, alpha=0.0), result_of("rfe-no-aux", 0, 70.0)]
-    assert [v.label for v in candidates(experiment_of(results))] == ["rfe"]
-    assert [v.label for v in candidates(experiment_of(results[1:]))] == ["rfe, alpha=0.0"]
-    assert [v.label for v in candidates(experiment_of(results[2:]))] == ["rfe-no-aux"]
+def chosen_labels(results: list[dict[str, Any]], evaluation: str = "til") -> list[str]:
+    return [v.label for v in candidates(experiment_of(results), evaluation)]
+
+
+def test_ablations_are_left_out_beside_rfe() -> None:
+    results = [result_of("rfe", 0, 50.0), result_of("rfe", 0, 40.0, 60.0, alpha=0.0), result_of("rfe-no-aux", 0, 70.0)]
+    assert chosen_labels(results) == ["rfe"]
+    assert chosen_labels(results[1:]) == ["rfe, alpha=0.0"]
+    assert chosen_labels(results[2:]) == ["rfe-no-aux"]
+
+
+def test_methods_are_compared_by_the_variant_that_is_best_on_validation_images() -> None:
+    results = [result_of("fsa", seed, 50.0) for seed in (0, 1)]
+    results += [result_of("fsa", seed, 40.0, components=8) for seed in (0, 1)]  # lower on test images
+    for result in results:
+        is_better = result["config"]["method"].get("components") == 8
+        result["validation"] = {"til": 70.0 + is_better, "cil": 60.0 - is_better}
+    assert chosen_labels(results, "til") == ["fsa, components=8"]
+    assert chosen_labels(results, "cil") == ["fsa"]
+    one_seed = result_of("fsa", 0, 90.0, components=2)
+    one_seed["validation"] = {"til": 99.0, "cil": 99.0}
+    assert chosen_labels([*results, one_seed], "til") == ["fsa, components=8"]
+
+
+def test_a_rival_of_one_seed_that_is_behind_does_not_make_a_lead_inconclusive() -> None:
+    results = [result_of("rfe-plus", seed, 50.0, 30.0 + seed) for seed in (0, 1)]
+    results += [result_of("rfe", seed, 50.0, 20.0 + seed) for seed in (0, 1)]
+    unknown, _ = headlines(experiment_of([*results, result_of("ldc", 0, 50.0, 25.0)]))
+    assert unknown.verdict == CLEAR
+    assert unknown.details[0] == "Next: `rfe`, 20.5 ± 6.4 %."
+    assert unknown.details[1] == "Not compared, for too few seeds in common: `ldc` 25.0 % (1 seed)."
+    unknown, _ = headlines(experiment_of([*results, result_of("ldc", 0, 50.0, 30.2)]))
+    assert unknown.verdict == INCONCLUSIVE
+    assert unknown.text.endswith("it has too few seeds in common with `ldc`.")
 
 
 def test_the_first_table_has_at_most_twelve_rows_with_bounds_and_rivals() -> None:

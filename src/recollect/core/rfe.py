@@ -8,6 +8,7 @@ reading   f̂_{t-1} = r_t(f̂_t, h_t(x))                          `rewind`
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Literal, overload
 
@@ -19,6 +20,10 @@ from recollect.core.chain import RetrospectorChain
 from recollect.core.frozen import Frozen, Statistics
 from recollect.core.objectives import feature_estimation
 from recollect.core.retrospector import AffineRetrospector, Form, make_retrospector
+
+MIN_HARM = 0.01
+"""The error of a retrospector must be larger than the drift by this share of the features' mean square, for a warning.
+A task of one class moves nothing, and there any error is larger."""
 
 
 class RFE(nn.Module):
@@ -33,7 +38,7 @@ class RFE(nn.Module):
     >>> for task in range(2):
     ...     rfe.begin_task()
     ...     f = backbone(x)
-    ...     losses = rfe.drift_loss(x, f), rfe.distill_loss(x, f), rfe.retrospect_loss(x, f)  # train by them
+    ...     loss = rfe.drift_loss(x, f) + rfe.distill_loss(x, f)  # and rfe.retrospect_loss(x, f): train by them
     ...     rfe.end_task(backbone)
     >>> rfe.rewind(x, backbone(x), to=0).shape  # what the first task's head reads
     torch.Size([4, 12])
@@ -60,6 +65,7 @@ class RFE(nn.Module):
         self.teacher_statistics = teacher_statistics
         self.end_to_end = end_to_end
         self._under_way = False
+        self._newest: tuple[Tensor, Tensor, Tensor] | None = None  # loss of r_t, drift and scale of the last batch
         make_auxiliary = auxiliary or (lambda: AuxiliaryExtractor(auxiliary_dim, in_channels, pool))
         self._auxiliary_dim = _dim_of(auxiliary()) if auxiliary else auxiliary_dim
         self.chain = RetrospectorChain(
@@ -119,9 +125,12 @@ class RFE(nn.Module):
         """How far r_t(f_t(x), x) is from the last anchor's features of x, the `target`; zero in the first task."""
         if self.anchor is None:
             return f.new_zeros(())
-        if target is None:
-            target = self.anchor.teacher_forward(x) if self.end_to_end else self.anchor(x)
-        return feature_estimation(self.chain.hop(self.chain.num_hops - 1, f, x), target)
+        if target is not None:
+            return feature_estimation(self.chain.hop(self.chain.num_hops - 1, f, x), target)
+        target = self.anchor.teacher_forward(x) if self.end_to_end else self.anchor(x)
+        loss = feature_estimation(self.chain.hop(self.chain.num_hops - 1, f, x), target)
+        self._newest = loss.detach(), feature_estimation(f, target).detach(), target.square().mean()
+        return loss
 
     def fit_affine(self, f: Float[Tensor, "n d"], target: Float[Tensor, "n d"]) -> None:
         """Compute r_t of the affine form, which is not trained, from features f_t and the last anchor's of the task."""
@@ -154,6 +163,7 @@ class RFE(nn.Module):
         Without a teacher the next task cannot train the backbone.
         """
         self._under_way = False
+        self._warn_if_harmful()
         if keeps_teacher:
             teacher = Frozen(backbone, self.teacher_statistics)
             if self.chain.is_at_anchor:
@@ -162,6 +172,19 @@ class RFE(nn.Module):
                 self.recent = teacher
         self.chain.requires_grad_(False).eval()
         self.adapter = None
+
+    def _warn_if_harmful(self) -> None:
+        """An r_t that was trained too little leaves features farther from the earlier ones than the drift did."""
+        if self._newest is None:
+            return
+        (loss, drift, scale), self._newest = (float(value) for value in self._newest), None
+        if loss - drift > MIN_HARM * scale:
+            warnings.warn(
+                f"the retrospector of task {self.num_tasks} leaves features farther from the earlier ones than they "
+                f"are without it (mean squared error {loss:.3g}, without it {drift:.3g}); train new_parameters() for "
+                "more steps or with another learning rate",
+                stacklevel=3,
+            )
 
     @overload
     def rewind(self, x: Tensor, f: Float[Tensor, "b d"], to: int) -> Float[Tensor, "b d"]: ...

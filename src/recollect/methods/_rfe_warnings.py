@@ -7,15 +7,13 @@ import warnings
 import torch
 
 from recollect.core import RFE, feature_estimation
+from recollect.core.rfe import MIN_HARM
 from recollect.device import at_least_single
 from recollect.methods._rfe_config import RFEConfig
 from recollect.nets import Network
 from recollect.streams import TaskData, TaskInfo
 
 MAX_IMAGES = 256  # enough to compare two errors
-MIN_HARM = 0.01
-"""The error must be larger by this share of the features' mean square. A task of one class moves nothing, and there any
-error is larger."""
 
 
 def warn_about_averaging(sizes: list[int], task: TaskInfo) -> None:

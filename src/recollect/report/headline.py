@@ -31,22 +31,30 @@ def headlines(experiment: Experiment) -> list[Headline]:
     return [headline for evaluation in KNOWN for headline in _headline(experiment, evaluation)]
 
 
-def candidates(experiment: Experiment) -> list[Variant]:
-    """The variants that methods are compared by: with default options where there are results of them.
+def candidates(experiment: Experiment, evaluation: str) -> list[Variant]:
+    """The variant that each method is compared by: of those with several seeds, the best on validation images.
 
-    Of several with default options, which differ in precision, the first of those with most seeds is taken. Ablations
-    are left out beside RFE.
+    Without validation accuracies of a common seed, it is the one with default options. Ablations are left out beside
+    RFE.
     """
     groups: dict[tuple[str, int], list[Variant]] = {}
     for v in experiment.variants:
         groups.setdefault((v.method, v.memory), []).append(v)
     if ("rfe", 0) in groups:
         groups = {key: group for key, group in groups.items() if key[0] not in ABLATIONS}
-    chosen = []
-    for group in groups.values():
-        plain = [v for v in group if not v.options]
-        chosen += [max(plain, key=lambda v: len(v.seeds))] if plain else group
-    return chosen
+    return [_choose(group, evaluation) for group in groups.values()]
+
+
+def _choose(variants: Sequence[Variant], evaluation: str) -> Variant:
+    """One of several variants of a method, by validation images and never by test images."""
+    several = [v for v in variants if len(v.seeds) > 1] or variants
+    common = set.intersection(*(set(v.seeds) for v in several))
+
+    def preference(v: Variant) -> tuple[float, bool, int]:
+        known = [result.get("validation", {}).get(evaluation) for result in v.results if result["seed"] in common]
+        return fmean(all_defined(known) or [0.0]), not v.options, len(v.seeds)
+
+    return max(several, key=preference)
 
 
 def rank(variants: Sequence[Variant], evaluation: str) -> list[Variant]:
@@ -74,10 +82,11 @@ def chain_costs(variants: Sequence[Variant]) -> Iterator[tuple[Variant, str]]:
 
 
 def _headline(experiment: Experiment, evaluation: str) -> Iterator[Headline]:
-    variants = [v for v in candidates(experiment) if v.method != "joint"]
+    chosen = candidates(experiment, evaluation)
+    variants = [v for v in chosen if v.method != "joint"]
     free = rank([v for v in variants if not v.memory], evaluation)
     keeping = rank([v for v in variants if v.memory], evaluation)
-    bounds = rank([v for v in experiment.variants if v.method == "joint" and not v.options], evaluation)
+    bounds = rank([v for v in chosen if v.method == "joint"], evaluation)
     if not free:
         return
     best, rivals = free[0], free[1:]
@@ -98,7 +107,10 @@ def _headline(experiment: Experiment, evaluation: str) -> Iterator[Headline]:
             details.append(_best_of_several(several, evaluation))
     else:
         text = f"Without keeping images, `{best.label}` is best with {reached}."
-        details.append(f"Next: `{rivals[0].label}`, {_accuracy(rivals[0], evaluation)}.")
+        compared, alone = _split_by_seeds(best, rivals, evaluation)
+        details.append(f"Next: `{compared[0].label}`, {_accuracy(compared[0], evaluation)}.")
+        listed = ", ".join(f"`{v.label}` {_accuracy(v, evaluation)}" for v in alone)
+        details += [f"Not compared, for too few seeds in common: {listed}."] * bool(alone)
     details += [*_compare(best, keeping, evaluation), *_bound(bounds, evaluation)]
     yield Headline(INCONCLUSIVE if doubt else CLEAR, text, details)
 
@@ -114,15 +126,21 @@ def _strongest_doubt(best: Variant, rivals: Sequence[Variant], evaluation: str) 
     """Why the best may not be best: the rival that it leads least, of those that it does not clearly lead."""
     if len(best.seeds) == 1:
         return "one seed says nothing about others"
+    compared, alone = _split_by_seeds(best, rivals, evaluation)
+    for rival in compared:
+        gap = difference(best, rival, evaluation)
+        if gap is not None and not gap.is_ahead:
+            return f"its lead over `{rival.label}` is {gap} points ({gap.num_seeds} seeds)"
+    gaps = [(difference(best, v, evaluation), v) for v in alone]
+    unclear = [v for gap, v in gaps if not compared or gap is None or gap.mean <= 0]
+    return f"it has too few seeds in common with `{unclear[0].label}`" if unclear else ""
+
+
+def _split_by_seeds(best: Variant, rivals: Sequence[Variant], evaluation: str) -> tuple[list[Variant], list[Variant]]:
+    """Those with several seeds in common with the best, for which there is an interval, and the others."""
     gaps = [(difference(best, v, evaluation), v) for v in rivals]
-    unclear = [(gap, v) for gap, v in gaps if gap is None or not gap.is_ahead]
-    if not unclear:
-        return ""
-    measured = [(gap, v) for gap, v in unclear if gap is not None and gap.half_width is not None]
-    if not measured:
-        return f"it has too few seeds in common with `{unclear[0][1].label}`"
-    gap, rival = measured[0]
-    return f"its lead over `{rival.label}` is {gap} points ({gap.num_seeds} seeds)"
+    compared = [v for gap, v in gaps if gap is not None and gap.half_width is not None]
+    return compared, [v for v in rivals if v not in compared]
 
 
 def _compare(best: Variant, keeping: Sequence[Variant], evaluation: str) -> Iterator[str]:

@@ -31,7 +31,7 @@ def by_seeds(experiments: Sequence[Experiment]) -> list[Experiment]:
 
 def default_variants(experiment: Experiment) -> list[Variant]:
     """At most 12: the bounds, and the best with and without images, of RFE's forms and of other methods."""
-    variants = candidates(experiment)
+    variants = candidates(experiment, "cil")
     bounds = [v for v in variants if v.method in ("joint", "finetune")]
     groups: list[list[Variant]] = []
     for keeps_images in (False, True):

@@ -41,8 +41,9 @@ function boxOf(element) {
   return { width, height, box: { left: 34, right: width - 8, top: 24, bottom: height - 46 } };
 }
 
-function percentAxis(values, box) {
-  const high = Math.max(10, ...values), low = Math.min(high - 5, ...values);
+function percentAxis(points, box) {
+  const ends = points.flatMap((p) => [clamp(p.mean - (p.half ?? 0), 0, 100), clamp(p.mean + (p.half ?? 0), 0, 100)]);
+  const high = Math.max(10, ...ends), low = Math.min(high - 5, ...ends);
   const tick = high - low > 50 ? 20 : high - low > 20 ? 10 : 5;
   const most = Math.ceil(high / tick) * tick, least = Math.max(Math.floor(low / tick) * tick, 0);
   const to = (value) => box.bottom - (box.bottom - box.top) * clamp((value - least) / (most - least), 0, 1);
@@ -65,7 +66,7 @@ function band(points, x, y, colour) {
 function drawCurves() {
   const { width, height, box } = boxOf(at("curves")), size = experiment().tasks;
   const lines = chosenVariants().map((variant) => ({ variant, points: curveOf(variant) })).filter((line) => line.points.length);
-  const y = percentAxis(lines.flatMap((line) => line.points.map((p) => p.mean)), box);
+  const y = percentAxis(lines.flatMap((line) => line.points), box);
   const inner = { left: box.left + 12, right: box.right - 12 };
   const every = Math.ceil(size / Math.floor((box.right - box.left) / 26));
   const x = {
@@ -97,7 +98,7 @@ function drawTradeoff() {
   const slots = groups.map((kept) => points.filter((p) => p.variant.kept === kept).length + 1);
   const total = slots.reduce((a, b) => a + b, 0) || 1, slot = (box.right - box.left) / total;
   const start = groups.map((_, i) => box.left + slot * slots.slice(0, i).reduce((a, b) => a + b, 0));
-  const y = percentAxis(points.map((p) => p.mean), box);
+  const y = percentAxis(points, box);
   const x = { to: (i) => start[i] + slot * slots[i] / 2, ticks: groups.map((kept, i) => [i, kept]) };
   let body = frame(box, height, x, y, "images kept");
   start.slice(1).forEach((edge) => { body += `<path class="axis" d="M${edge},${box.top}V${box.bottom}"/>`; });
