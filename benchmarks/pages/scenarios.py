@@ -6,7 +6,7 @@ from pages.experiments import RESULTS, ROOT
 from pages.markdown import details, fill, table
 from recollect.report.collect import Experiment, Variant, collect
 from recollect.report.query import mean_accuracy
-from recollect.report.stats import spread
+from recollect.report.stats import chain_gain, spread
 from recollect.results import find_results
 
 PAGE = ROOT / "docs" / "results-streams.md"
@@ -21,8 +21,12 @@ def page() -> str:
     rows = [[f"`{result['command']}`", f"`{result['commit'][:10]}`"] for result in results]
     listing = details(f"{len(rows)} runs", table(["command", "commit"], rows, is_text=True))
     return fill(
-        "results-streams.md", {"overview": _overview(experiments), "tables": "\n\n".join(parts), "runs": listing}
-    )
+        "results-streams.md",
+        {
+            "overview": _overview(experiments), "tables": "\n\n".join(parts), "runs": listing,
+            "chain": _chain(experiments),
+        },
+    )  # fmt: skip
 
 
 def _overview(experiments: list[Experiment]) -> str:
@@ -43,6 +47,15 @@ def _table(experiment: Experiment) -> str:
     for v in sorted(experiment.variants, key=lambda v: -mean_accuracy(v, "cil")):
         rows.append([
             f"`{_name(v)}`", str(len(v.seeds)), spread(v.values("til", "average_accuracy")),
+            spread(v.values("til_without_chain", "average_accuracy")),
             spread(v.values("cil", "average_accuracy")), spread(v.values("cil", "forgetting")),
         ])  # fmt: skip
-    return table(["method", "seeds", "TIL", "CIL", "forgetting (CIL)"], rows)
+    return table(["method", "seeds", "TIL", "TIL without the chain", "CIL", "forgetting (CIL)"], rows)
+
+
+def _chain(experiments: list[Experiment]) -> str:
+    """What the chain adds to RFE's accuracy with the task known, in each scenario."""
+    gains = {
+        e.scenario: gain.mean for e in experiments for v in e.variants if v.method == "rfe" and (gain := chain_gain(v))
+    }
+    return ", ".join(f"{name} {gain:+.1f}" for name, gain in sorted(gains.items(), key=lambda item: item[1]))

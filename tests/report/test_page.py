@@ -87,8 +87,10 @@ def test_the_first_screen_answers_which_method_is_best_without_images(open_page:
 
 def test_the_page_names_dates_commits_commands_and_unused_results(open_page: Any, many: str) -> None:
     page = open_page(many)
-    assert re.search(r"73 results in 2 experiments, from commit 0{10}.* 1 more result not used.* Report of \d{4}-",
-                     page.locator("header .dim").text_content())  # fmt: skip
+    assert re.fullmatch(
+        r"73 results in 2 experiments; report of \d{4}-\d\d-\d\dFrom commit 0{10}.* 1 more result not used.*",
+        page.locator("header .about").text_content(),
+    )
     page.get_by_label("Experiment").select_option(index=1)
     page.locator("#tables summary:visible", has_text="Results that are not used").click()
     assert "repeats seed 0 of rfe" in page.locator("#tables details[open]").text_content()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
@@ -32,7 +32,8 @@ def page(experiments: Sequence[Experiment], tables: Sequence[Sequence[Sheet]], t
     pairs = list(enumerate(zip(experiments, tables, strict=True)))
     fields = {
         "title": escape_html(title),
-        "subtitle": escape_html(_subtitle(experiments, datetime.now(UTC).date())),
+        "about": escape_html(f"{_extent(experiments)}; report of {datetime.now(UTC).date().isoformat()}"),
+        "origin": escape_html(_origin(experiments)),
         "style": (folder / "page.css").read_text("utf-8"),
         "answers": "\n".join(_answer(i, experiment, sheets[0]) for i, (experiment, sheets) in pairs),
         "tables": "\n".join(_tables(i, experiment, sheets[1:]) for i, (experiment, sheets) in pairs),
@@ -42,24 +43,33 @@ def page(experiments: Sequence[Experiment], tables: Sequence[Sequence[Sheet]], t
     return re.sub(r"{{(\w+)}}", lambda match: fields[match[1]], (folder / "page.html").read_text("utf-8"))
 
 
-def _subtitle(experiments: Sequence[Experiment], today: date) -> str:
-    results = [result for e in experiments for v in e.variants for result in v.results]
+def _results(experiments: Sequence[Experiment]) -> list[Result]:
+    return [result for e in experiments for v in e.variants for result in v.results]
+
+
+def _extent(experiments: Sequence[Experiment]) -> str:
+    return f"{_count(len(_results(experiments)), 'result')} in {_count(len(experiments), 'experiment')}"
+
+
+def _origin(experiments: Sequence[Experiment]) -> str:
+    """When and from which commits the results were made, and which of them are not used."""
+    results = _results(experiments)
     num_unused = sum(len(e.unused) for e in experiments)
     commits = {str(result["commit"])[:10] for result in results if result.get("commit")}
     finished = sorted(str(result["finished"])[:10] for result in results if result.get("finished"))
-    parts = [f"{_count(len(results), 'result')} in {_count(len(experiments), 'experiment')}"]
+    sentences = []
     if commits:
         newest = f"commit {commits.copy().pop()}" if len(commits) == 1 else _count(len(commits), "commit")
-        parts.append(f"from {newest}, listed with their commands under Runs")
-    text = ", ".join(parts) + "."
+        sentences.append(f"From {newest}, listed with their commands under Runs.")
     if finished:
-        text += f" Finished {finished[0]}" + (f" to {finished[-1]}." if finished[0] != finished[-1] else ".")
+        sentences.append(f"Finished {finished[0]}" + (f" to {finished[-1]}." if finished[0] != finished[-1] else "."))
     if num_unused:
         names = "; ".join(f"{len(e.unused)} of {e.title}" for e in experiments if e.unused)
-        text += (
-            f" {_count(num_unused, 'more result')} not used, because they repeat others ({names}): see the last table."
+        sentences.append(
+            f"{_count(num_unused, 'more result')} not used, because they repeat others: {names}. The last table of "
+            "these experiments lists them."
         )
-    return f"{text} Report of {today.isoformat()}."
+    return " ".join(sentences)
 
 
 def _count(number: int, name: str) -> str:

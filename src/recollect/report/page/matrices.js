@@ -45,7 +45,11 @@ function colourBar(low, high, isError) {
   return `<p class="bar dim">${low} <span style="background:linear-gradient(to right,${stops})"></span> ${high}</p>`;
 }
 
+// The rem that the cells of a row take, as the style sheet has them.
+const rowWidth = () => experiment().tasks * (experiment().tasks > 10 ? 1.6 : 2.45);
+
 function drawMatrices() {
+  at("explore").style.setProperty("--matrix", rowWidth());
   const known = [], missing = [];
   chosenVariants().forEach((variant) => {
     const matrices = matricesOf(variant);
@@ -59,7 +63,6 @@ function drawMatrices() {
     return matrixTable(variant.name, note, matrix, { most, digits, unit: " %" });
   });
   at("matrices").innerHTML = tables.join("");
-  at("matrices").style.setProperty("--cells", experiment().tasks);
   at("matrices-scale").innerHTML = colourBar("0 %", `${most} %`, false);
   at("matrices-missing").textContent = missing.length ? `Not measured, or not with this seed: ${missing.join("; ")}.` : "";
 }
