@@ -1,4 +1,4 @@
-"""docs/speed.md, from results/bench.json, results/serving.json, results/many-images.json and results/views/."""
+"""docs/speed.md, from results/bench.json, results/serving.json, results/many-images.json, results/decoding.json and results/views/."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def page(bench: Mapping[str, Any]) -> str:
     }
     others = [_other_processor(path) for path in sorted(RESULTS.glob("bench-*.json"))]
     values["other_processors"] = "\n\n".join(others) or "Not measured yet."
-    return fill("speed.md", values | _chain_growth(bench["chain_growth"]) | _serving() | _many_images() | _accuracy())
+    return fill(
+        "speed.md",
+        values | _chain_growth(bench["chain_growth"]) | _serving() | _many_images() | _decoding() | _accuracy(),
+    )
 
 
 def _other_processor(path: Path) -> str:
@@ -162,6 +165,22 @@ def _many_images() -> dict[str, str]:
         "many_pixels": f"{3 * many['image_size'] ** 2 / 1000:.0f}",
         "many_commit": many["commit"][:10],
         "many_table": table(["images", "minutes", "anonymous memory, GB"], rows),
+    }
+
+
+def _decoding() -> dict[str, str]:
+    """Photos of 12 megapixels, measured by benchmarks/decoding.py."""
+    measured = load_json("decoding.json")
+    times = {name: median(values) for name, values in measured["milliseconds"].items()}
+    names = {"whole": "every pixel", "draft": "as recollect does, one thread", "draft, two threads": "two threads"}
+    rows = [[names[name], f"{value:.0f}", f"{times['whole'] / value:.1f}"] for name, value in times.items()]
+    return {
+        "photos": str(measured["photos"]),
+        "photo_size": f"{measured['width']} × {measured['height']}",
+        "photo_megabytes": f"{measured['file_megabytes']:.1f}",
+        "decoding_size": str(measured["image_size"]),
+        "decoding_commit": measured["commit"][:10],
+        "decoding_table": table(["", "ms per photo", "times as fast"], rows),
     }
 
 

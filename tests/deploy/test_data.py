@@ -48,7 +48,7 @@ def test_arrays_pairs_and_loaders_give_the_same_data(tmp_path: Path) -> None:
         ((x, y[:-1]), "got 40 images and 39 labels"),
         (3, "cannot learn from a int"),
         ((x[:, None, None], y), "an image has the shape"),
-        (tmp_path / "nowhere", "is not a folder"),
+        (tmp_path / "nowhere", "nowhere does not exist; give a folder with"),
     ):
         with pytest.raises(UserError, match=message):
             read_labelled(data, 32)

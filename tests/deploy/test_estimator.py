@@ -114,6 +114,8 @@ def test_set_params_only_before_learning(learned: ContinualClassifier) -> None:
     assert learned.set_params(epochs=1, backbone="convnet") is learned
     with pytest.raises(UserError, match="seed, width cannot be changed after learning; sklearn.base.clone"):
         learned.set_params(epochs=1, seed=1, width=8)
+    with pytest.raises(UserError, match="unknown option 'epoch'; did you mean 'epochs'"):
+        learned.set_params(epoch=3)
 
 
 def test_the_repr_shows_parameters_and_what_is_learned() -> None:

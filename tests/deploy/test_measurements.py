@@ -136,3 +136,6 @@ def test_the_estimated_time_is_seconds_times_images_times_epochs(
         assert f"Up to about {minutes} minutes" in capsys.readouterr().out
     print_estimate(Console(), LearnPlan(settings, {"cat": 120}, 0, Stages(True, True, seconds=180.0)), "cpu", 1)
     assert "Up to about 3 minutes" in capsys.readouterr().out
+    limited = LearnPlan(replace(settings, form="affine"), {"cat": 120}, 1, Stages(True, True, seconds=180.0))
+    print_estimate(Console(), limited, "cpu", 1)
+    assert "Up to about 6 minutes" in capsys.readouterr().out  # the limit, and statistics of 102 images in 3 passes

@@ -107,13 +107,14 @@ class ContinualClassifier:
     def set_params(self, **params: Any) -> Self:
         """Change parameters before anything is learned; returns itself."""
         changed = changed_parameters(self._parameters, params)
+        copy = type(self)(**(self._parameters | params)) if changed else self  # refuses unknown parameters
         if changed and self.has_learned:
             raise UserError(
                 f"{', '.join(changed)} cannot be changed after learning; sklearn.base.clone(model) is a copy that has "
                 "learned nothing"
             )
         if changed:
-            vars(self).update(vars(type(self)(**(self._parameters | params))))
+            vars(self).update(vars(copy))
         return self
 
     @property

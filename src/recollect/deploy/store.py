@@ -39,6 +39,7 @@ from recollect.deploy.versions import RESTORE, FormatError, list_versions, load_
 from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
 from recollect.names import check_task_name, normalise
+from recollect.pictures import refuse_missing
 from recollect.storage import UNFINISHED, lock_folder
 
 
@@ -124,14 +125,13 @@ class ModelStore:
     ) -> LearnResult:
         """Teach the model one more task, from data as for `ContinualClassifier.learn`, and save it.
 
-        The first learn creates the model, with `settings` if they are given. An interrupted learn resumes from its last
-        checkpoint; one that had finished only makes its version the current one, so a command may be repeated.
-
-        A pretrained backbone is read as it is, so the first version of a task is there within seconds. With `adapt` or
-        `minutes`, which limits the time, the backbone is then trained on the task too. This makes a second version; it
-        is kept if it is not worse on validation images, or with `force`. The newest task can be adapted afterwards.
+        The first learn creates the model, with `settings` if given. An interrupted learn resumes from its last
+        checkpoint; one that had finished only makes its version current. A pretrained backbone is read as it is, so the
+        first version is there within seconds. With `adapt` or `minutes`, which limits the time, it is then trained too:
+        a second version, kept if it is not worse on validation images, or with `force`. Adapting may also come later.
         """
         task = check_task_name(task)
+        refuse_missing(images)  # before the folder of a new model is made
         with lock_model(self.folder, wait=wait):
             model, is_saved = self._open(task, settings, adapts=bool(adapt) or minutes is not None)
             new = settings or Settings(precision=Runtime.choose(device, "auto").precision)

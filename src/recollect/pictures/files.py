@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 from recollect.errors import UserError
 
@@ -17,6 +18,7 @@ SUFFIXES = {
     ".jfif",
     ".jpeg",
     ".jpg",
+    ".mpo",
     ".png",
     ".ppm",
     ".tif",
@@ -52,8 +54,7 @@ def class_pictures(root: Path, skipped: list[Path] | None = None) -> dict[str, l
 
     Other files, and class folders without images, are refused or, with a list of `skipped` ones, added to it.
     """
-    if not root.is_dir():
-        raise UserError(f"{root} is not a folder; give one with a sub-folder of images for each class")
+    refuse_missing(root)
     names = [p.name for p in _entries(root) if p.is_dir()]
     if not names:
         raise UserError(f"{root} has no sub-folders; put the images of each class in a folder of its own")
@@ -71,6 +72,13 @@ def class_pictures(root: Path, skipped: list[Path] | None = None) -> dict[str, l
     if skipped is not None:
         skipped += [root / name for name in names if name not in found]
     return found
+
+
+def refuse_missing(root: Any) -> None:
+    """Raise an error about a path that is not a folder of classes; data of other kinds is not looked at."""
+    if isinstance(root, str | Path) and not Path(root).is_dir():
+        what = "is not a folder" if Path(root).exists() else "does not exist"
+        raise UserError(f"{root} {what}; give a folder with a sub-folder of images for each class")
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -41,7 +41,8 @@ def learn(
     Parameters
     ----------
     images
-        The folder of images: photos/2026-05/cat/*.jpg and so on, of any size.
+        The folder of images: photos/2026-05/cat/*.jpg and so on, of any size; JPEG, PNG, WebP, AVIF, TIFF, BMP, GIF,
+        PPM, and HEIC with recollect-rfe[heif].
     task
         A name for this task, such as may.
     adapt
@@ -54,7 +55,8 @@ def learn(
     force
         Keep the adapted model even if validation images say that it is worse.
     strict
-        Refuse a folder with files that are not images or cannot be read; without it they are skipped and listed.
+        Refuse a folder with files that are not images or cannot be read, or with an empty class; without it they are
+        skipped and listed.
     backbone
         For a new model: its backbone; `recollect list` shows all; default efficientnet-lite1, with
         pretrained weights.

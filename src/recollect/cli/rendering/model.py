@@ -72,20 +72,24 @@ def _estimate_minutes(plan: LearnPlan, device: str, threads: int) -> str:
     shape = (3, settings.image_size, settings.image_size)
     runtime = Runtime.choose(device, settings.precision, threads)
     seconds = seconds_an_image(settings.backbone, settings.backbone_options, shape, runtime, settings.batch_size)
-    minutes = _num_passes(settings, is_first=not plan.num_learned) * seconds * sum(plan.num_images.values()) / 60
+    training, statistics = (
+        passes * seconds * sum(plan.num_images.values()) / 60
+        for passes in _num_passes(settings, is_first=not plan.num_learned)
+    )
     if plan.stages.seconds:
-        minutes = min(minutes, plan.stages.seconds / 60)
+        training = min(training, plan.stages.seconds / 60)
+    minutes = training + statistics
     return f"{minutes:.0f}" if minutes >= 2 else f"{max(minutes, 0.1):.1f}"
 
 
-def _num_passes(settings: Settings, *, is_first: bool) -> float:
-    """How often plain training could see each image in the time that adaptation takes."""
+def _num_passes(settings: Settings, *, is_first: bool) -> tuple[float, float]:
+    """How often plain training could see each image in the time that adaptation takes: to train, and for statistics."""
     if settings.form == "gated":
-        return settings.epochs * (FIRST_TASK_COST if is_first else LATER_TASK_COST)
+        return settings.epochs * (FIRST_TASK_COST if is_first else LATER_TASK_COST), 0.0
     training = settings.epochs * (1 if is_first else 1 + READING_COST)  # with the previous network
     views = RFEConfig().views
     statistics = READING_COST * (views if is_first else 2 * views + 1)  # of both networks, and one of the first
-    return (1 - VALIDATION_SHARE) * (training + statistics)
+    return (1 - VALIDATION_SHARE) * training, (1 - VALIDATION_SHARE) * statistics
 
 
 def print_learned(console: Console, folder: Path, result: LearnResult, seconds: float) -> None:
