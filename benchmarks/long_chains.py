@@ -1,7 +1,8 @@
 """What do 100 tasks cost at inference? Writes results/long-chains.json and docs/long-chains.md.
 
-    python benchmarks/long_chains.py run     measure (a few minutes on two cores)
-    python benchmarks/long_chains.py page    docs/long-chains.md from these results
+    python benchmarks/long_chains.py run                            measure (a few minutes on two cores)
+    python benchmarks/long_chains.py compact DATA RUN...            results/compact.json: finished runs of rfe, and their chains compacted
+    python benchmarks/long_chains.py page                           docs/long-chains.md from these results
 
 ResNet-18 at full width, 32 pixels, tasks of two classes, no training: what a chain has learned does not change its speed. A pass through the
 chain and the heads of all tasks takes turns with a pass through the bare backbone.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -24,14 +25,17 @@ from pages.experiments import RESULTS
 from pages.long_chains import PAGE, page
 from recollect.core import folded
 from recollect.engine import Runtime
+from recollect.engine.evaluation import evaluate
 from recollect.methods import Learner, Schedule, build_learner, methods
+from recollect.methods.rfe import RFELearner
 from recollect.nets.resnet import ResNet18
 from recollect.rng import Key
+from recollect.runs import load_run
 from recollect.runs.folder import code_version
 from recollect.storage import write_json
 from recollect.streams import TaskInfo
 
-FILE = RESULTS / "long-chains.json"
+FILE, COMPACTED = RESULTS / "long-chains.json", RESULTS / "compact.json"
 METHODS = ("rfe", "rfe-affine")
 LENGTHS = (10, 20, 50, 100)
 ROUNDS = {1: 100, 32: 12, 256: 5}
@@ -67,6 +71,37 @@ def measure() -> dict[str, Any]:
     return {"machine": describe_machine(), "commit": code_version(), "cells": cells}
 
 
+def measure_compacting(data_root: str, folder: str) -> dict[str, Any]:
+    """A finished run, before and after its chain is compacted on the training images of its last task."""
+    loaded = load_run(folder, data_root)
+    learner, tasks, pixels = loaded.learner, loaded.stream.tasks, loaded.stream.pixels
+    assert isinstance(learner, RFELearner)
+    assert loaded.result is not None
+    runtime = Runtime.choose("cpu", "fp32", 1)
+    runtime.place(learner)
+    images = pixels.normalise(tasks[-1].train.take(torch.arange(len(tasks[-1].train)))[0])
+    x = pixels.normalise(tasks[0].test.take(torch.arange(32))[0])
+    readers, rows = {"bare": folded(learner.network.backbone, loaded.stream.image_shape)}, {}
+    for name in ("trained", "compacted"):
+        if name == "compacted":
+            with torch.inference_mode():
+                f = torch.cat([learner.network.backbone(part) for part in images.split(256)])
+            learner.rfe.compact(images, f.clone(), learner.config.projection_dim)
+        accuracies = evaluate(learner, tasks, "test", pixels, runtime)
+        readers[name] = learner.reader(runtime.dtype)
+        rows[name] = {
+            key: fmean(value for value in accuracies[key] if value is not None)
+            for key in ("til", "cil", "til_without_chain")
+        }
+        rows[name]["parameters"] = learner.parameter_counts().inference
+    for batch, rounds in ((1, 100), (32, 20)):
+        times = time_in_turn({name: _work(read, x[:batch]) for name, read in readers.items()}, rounds)
+        for name in rows:
+            rows[name][f"ratio_{batch}"] = median(c / b for c, b in zip(times[name], times["bare"], strict=True))
+    return {**rows, "tasks": len(tasks), "seed": loaded.result["seed"], "command": loaded.result["command"],
+            "run_commit": loaded.result["commit"], "commit": code_version(), "machine": describe_machine()}  # fmt: skip
+
+
 def _work(function: Callable[[Tensor], Any], x: Tensor) -> Work:
     def work() -> None:
         with torch.inference_mode():
@@ -79,6 +114,8 @@ def main() -> None:
     match sys.argv[1:]:
         case ["run"]:
             write_json(FILE, measure())
+        case ["compact", data_root, *folders]:
+            write_json(COMPACTED, {"runs": [measure_compacting(data_root, folder) for folder in folders]})
         case ["page"]:
             pass
         case _:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
-from pages.experiments import RESULTS, ROOT
+from pages.experiments import RESULTS, ROOT, load_json
 from pages.markdown import details, fill, table
 from recollect.report.collect import collect
 from recollect.report.query import mean_accuracy
@@ -28,6 +29,7 @@ def page(measured: Mapping[str, Any]) -> str:
         {
             "machine": f"{machine['processor']}, {machine['threads']} threads, commit `{measured['commit'][:10]}`",
             "cost": _cost(measured["cells"]),
+            **_compacted(),
             "accuracy": _accuracy(results),
             "runs": details(
                 f"{len(runs)} run{'s' * (len(runs) != 1)}", table(["command", "commit"], runs, is_text=True)
@@ -47,6 +49,29 @@ def _cost(cells: list[Mapping[str, Any]]) -> str:
         ])  # fmt: skip
     header = ["method", "tasks", "batch", "time / bare backbone", "ms", "parameters (millions)", "target"]
     return table(header, rows)
+
+
+def _compacted() -> dict[str, str]:
+    """Finished runs before and after their chains were compacted."""
+    runs = load_json("compact.json")["runs"]
+    names = {"trained": "trained", "compacted": "compacted"}
+    rows = []
+    for name, label in names.items():
+        cells = [run[name] for run in runs]
+        rows.append([
+            label, *(spread([cell[key] for cell in cells]) for key in ("til", "cil")),
+            *(f"{median(cell[key] for cell in cells):.2f}" for key in ("ratio_1", "ratio_32")),
+            f"{cells[0]['parameters'] / 1e6:.2f}",
+        ])  # fmt: skip
+    without = spread([run["trained"]["til_without_chain"] for run in runs])
+    rows.append(["none: old heads on today's features", without, "–", "–", "–", "–"])
+    header = ["chain", "TIL", "CIL", "time / bare backbone, batch 1", "batch 32", "parameters (millions)"]
+    seeds = ", ".join(str(run["seed"]) for run in runs)
+    return {
+        "compact": table(header, rows),
+        "compact_tasks": str(runs[0]["tasks"]),
+        "compact_seeds": f"seed{'s' * (len(runs) > 1)} {seeds}",
+    }
 
 
 def _accuracy(results: list[dict[str, Any]]) -> str:

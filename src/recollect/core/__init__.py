@@ -3,6 +3,7 @@
 from recollect.core.affine import AffineMap, fit_affine
 from recollect.core.auxiliary import AuxiliaryExtractor
 from recollect.core.chain import RetrospectorChain
+from recollect.core.compact import compact
 from recollect.core.discriminant import Discriminant, held_out
 from recollect.core.folding import folded
 from recollect.core.frozen import Averaged, Frozen
@@ -30,6 +31,7 @@ __all__ = [
     "RetrospectorChain",
     "Rule",
     "average",
+    "compact",
     "feature_estimation",
     "fit_affine",
     "folded",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from recollect.core.auxiliary import AuxiliaryExtractor
 from recollect.core.chain import RetrospectorChain
+from recollect.core.compact import compact
 from recollect.core.frozen import Frozen, Statistics
 from recollect.core.objectives import feature_estimation
 from recollect.core.retrospector import AffineRetrospector, Form, make_retrospector
@@ -138,6 +139,14 @@ class RFE(nn.Module):
         if not isinstance(newest, AffineRetrospector):
             raise TypeError(f"only an affine retrospector is computed, this one is a {type(newest).__name__}; train it")
         newest.fit(f, target)
+
+    def compact(self, x: Tensor, f: Float[Tensor, "n d"], rank: int = 128) -> None:
+        """Replace the chain, once r_t is trained, by affine maps fitted on images x at hand with today's features f.
+
+        Nothing of an old task is needed. Reading all tasks then costs hardly more than the backbone, and is less exact.
+        Hops of later tasks are affine too: compute them with `fit_affine`.
+        """
+        self.chain = compact(self.chain, x, f, rank)
 
     def distill_parameters(self) -> list[nn.Parameter]:
         """h_{t+1} and its adapter."""
