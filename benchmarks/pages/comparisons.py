@@ -10,7 +10,6 @@ from pages.experiments import (
     FORMS,
     count_seeds,
     exemplar_share,
-    find_experiment,
     get_experiment,
     main_experiment,
 )
@@ -105,19 +104,18 @@ def label(v: Variant) -> str:
 
 
 def _lead_table(main: Experiment) -> str:
-    """RFE's lead against how many exemplars its rivals keep, and how long all are trained."""
-    longer, rfe = find_experiment("longer"), get_variant(main, "rfe")
+    """RFE's lead against how many exemplars its rivals keep."""
+    rfe = get_variant(main, "rfe")
     memories = (FEW_EXEMPLARS, 200, EXEMPLARS)
     rows = []
     for method in REHEARSAL:
         cells = [lead(rfe, find_variant(main, method, memory)) for memory in memories]
-        cells += [lead(find_variant(longer, "rfe"), find_variant(longer, method, EXEMPLARS))] if longer else []
         rival = find_variant(main, method, EXEMPLARS)
         published = [accuracy(main, v, "til") if v else None for v in (rfe, rival)]
         cells.append(f"{published[0][0] - published[1][0]:+.1f}" if published[0] and published[1] else "–")
         rows.append([method, *cells])
     head = ["RFE's lead over, in TIL", *(f"{m} exemplars ({exemplar_share(main, m)})" for m in memories)]
-    return table([*head, *["500, 20 epochs"] * bool(longer), "the paper, 500 (1.1 %)"], rows)
+    return table([*head, "the paper, 500 (1.1 %)"], rows)
 
 
 def _units_table(main: Experiment) -> str:

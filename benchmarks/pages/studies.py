@@ -14,7 +14,7 @@ from recollect.report.stats import spread, summarise_gaps
 from recollect.results import find_results
 from recollect.sweeps.preset import load_preset
 
-PRESETS = ("til", "ablation", "alpha", "pca", "rmse", "cifar10", "long-chain", "tinyimagenet", "share", "longer",
+PRESETS = ("til", "ablation", "alpha", "pca", "rmse", "cifar10", "long-chain", "tinyimagenet", "share",
            "averages", "units", "forms")  # fmt: skip
 WEIGHTS = {"lwf": "distill", "ewc": "penalty", "si": "penalty"}
 """The option that weighs the regularisation of a method without data."""
