@@ -81,7 +81,8 @@ def measure_compacting(data_root: str, folder: str) -> dict[str, Any]:
     runtime.place(learner)
     images = pixels.normalise(tasks[-1].train.take(torch.arange(len(tasks[-1].train)))[0])
     x = pixels.normalise(tasks[0].test.take(torch.arange(32))[0])
-    readers, rows = {"bare": folded(learner.network.backbone, loaded.stream.image_shape)}, {}
+    readers: dict[str, Callable[[Tensor], Any]] = {"bare": folded(learner.network.backbone, loaded.stream.image_shape)}
+    rows: dict[str, dict[str, float]] = {}
     for name in ("trained", "compacted"):
         if name == "compacted":
             with torch.inference_mode():
