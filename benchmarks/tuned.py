@@ -3,7 +3,8 @@
     python benchmarks/tuned.py
 
 Reads the raw results under results/ as `recollect best` does: validation images only. A stream and method has one row: of its searches, the
-one that tried most settings; among equal ones that with most seeds, then with the most training images per class.
+one that tried most settings; among equal ones that with most seeds, then with the most training images per class. Runs of one epoch are a
+scenario, not a search.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ FILE = ROOT / "src" / "recollect" / "runs" / "tuned.json"
 
 
 def rows() -> list[Tuned]:
-    results = list(find_results([ROOT / "results"]).values())
+    results = [
+        result
+        for result in find_results([ROOT / "results"]).values()
+        if result["config"]["training"].get("epochs") != 1
+    ]
     chosen: dict[tuple[str, str], Choice] = {}
     for choice in best_settings(results):
         key = (choice.stream, choice.method)

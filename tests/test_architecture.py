@@ -41,7 +41,7 @@ ALLOWED = {
     "sweeps": LEAVES | {"results", "nets", "streams", "methods", "engine", "runs"},
     "deploy": LEAVES
     | {"names", "pictures", "inference", "core", "nets", "streams", "metrics", "methods", "engine", "runs"},
-    "audit": LEAVES | {"pictures", "streams", "methods", "engine", "runs"},
+    "audit": LEAVES | {"pictures", "inference", "streams", "methods", "engine", "runs"},
     "report": {"errors", "escaping", "storage"},
     "serve": LEAVES | {"names", "pictures", "inference", "engine", "deploy"},
     "cli": LEAVES
@@ -68,6 +68,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # What reads files or draws pictures works on the host; the runtime with its processes is where devices are known.
 HOST_ONLY = {"device.py", "reading.py", "engine/runtime.py", "distributed/world.py"}
 HOST_ONLY |= {"report/figures.py", "report/tables.py", "cli/app.py", "deploy/export.py", "inference/exported.py"}
+HOST_ONLY |= {"inference/stored.py"}
 HOST_ONLY |= {f"audit/{name}.py" for name in ("contents", "decoding", "files", "probes", "search")}
 
 

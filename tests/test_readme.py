@@ -46,7 +46,7 @@ def test_the_example_runs_and_is_short() -> None:
     assert len([line for line in loop.splitlines() if line.strip()]) <= 15
 
 
-@pytest.mark.filterwarnings("ignore:.*guessing could reach", "ignore:.*it is left out")  # of noise
+@pytest.mark.filterwarnings("ignore:only .* % of .* validation images", "ignore:.*it is left out")  # of noise
 def test_the_examples_of_models_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     learning, keeping, serving, loading = blocks((ROOT / "docs" / "models.md").read_text(encoding="utf-8"), "python")

@@ -112,7 +112,8 @@ def _cells(experiment: Experiment, evaluation: str) -> list[str]:
 def ranked(experiment: Experiment, evaluation: str, *, keeps: bool) -> list[Variant]:
     """Methods that keep images or none, the best first, each with the number of images that it has most seeds with.
 
-    Classifiers on a backbone that was adapted to the first task, or with components of classes, are methods of their own.
+    Classifiers on a backbone that was adapted to the first task, or with components of classes, count as methods of their own; one without them
+    is left out where validation images prefer one with them.
     """
     chosen = candidates(experiment, evaluation)
     own = ({"adapt": True}, {"components": 8})

@@ -54,12 +54,11 @@ def _cost(cells: list[Mapping[str, Any]]) -> str:
 def _compacted() -> dict[str, str]:
     """Finished runs before and after their chains were compacted."""
     runs = load_json("compact.json")["runs"]
-    names = {"trained": "trained", "compacted": "compacted"}
     rows = []
-    for name, label in names.items():
+    for name in ("trained", "compacted"):
         cells = [run[name] for run in runs]
         rows.append([
-            label, *(spread([cell[key] for cell in cells]) for key in ("til", "cil")),
+            name, *(spread([cell[key] for cell in cells]) for key in ("til", "cil")),
             *(f"{median(cell[key] for cell in cells):.2f}" for key in ("ratio_1", "ratio_32")),
             f"{cells[0]['parameters'] / 1e6:.2f}",
         ])  # fmt: skip
@@ -71,6 +70,7 @@ def _compacted() -> dict[str, str]:
         "compact": table(header, rows),
         "compact_tasks": str(runs[0]["tasks"]),
         "compact_seeds": f"seed{'s' * (len(runs) > 1)} {seeds}",
+        "compact_machine": f"{runs[0]['machine']['processor']}, commit `{runs[0]['commit'][:10]}`",
     }
 
 

@@ -55,7 +55,5 @@ def _table(experiment: Experiment) -> str:
 
 def _chain(experiments: list[Experiment]) -> str:
     """What the chain adds to RFE's accuracy with the task known, in each scenario."""
-    gains = {
-        e.scenario: gain.mean for e in experiments for v in e.variants if v.method == "rfe" and (gain := chain_gain(v))
-    }
-    return ", ".join(f"{name} {gain:+.1f}" for name, gain in sorted(gains.items(), key=lambda item: item[1]))
+    gains = {e.scenario: gain for e in experiments for v in e.variants if v.method == "rfe" and (gain := chain_gain(v))}
+    return ", ".join(f"{name} {gain}" for name, gain in sorted(gains.items(), key=lambda item: item[1].mean))

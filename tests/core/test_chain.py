@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -159,8 +161,11 @@ def test_a_retrospector_that_was_not_trained_is_warned_about() -> None:
     rfe.retrospect_loss(x, backbone(x))
     with pytest.warns(UserWarning, match=r"retrospector of task 3 leaves .* without it 0\); train new_parameters"):
         rfe.end_task(backbone)
-    rfe.begin_task()
-    rfe.end_task(backbone)  # told once
+    rfe.retrospect_loss(x, backbone(x))  # after the task: of no interest
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rfe.begin_task()
+        rfe.end_task(backbone)
 
 
 def test_the_first_task_has_no_drift_or_retrospect_loss() -> None:

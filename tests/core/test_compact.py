@@ -57,6 +57,32 @@ def test_tasks_are_read_in_the_spaces_that_they_had(moves: tuple[bool, ...], str
         assert (estimate - expected).square().mean() <= 0.5 * (f - expected).square().mean()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_chain_of_any_precision_is_read_in_evaluation_mode(dtype: torch.dtype) -> None:
+    x, f = (tensor.to(dtype) for tensor in images_and_features())
+    chain = gated_chain((True,) * 3).to(dtype).train()
+    for auxiliary in chain.auxiliaries:
+        auxiliary.register_module("norm", torch.nn.BatchNorm1d(4).to(dtype))
+        auxiliary.register_forward_hook(lambda module, _, output: module.norm(output))
+    before = {name: tensor.clone() for name, tensor in chain.state_dict().items()}
+    estimate = compact(chain, x, f).rewind(x, f, to=0)
+    assert estimate.dtype == dtype
+    assert chain.training
+    assert all(tensor.equal(before[name]) for name, tensor in chain.state_dict().items())
+
+
+def test_its_state_loads_into_an_affine_rfe() -> None:
+    x, backbone = images_and_features()[0], torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten())
+    gated, affine = RFE(feature_dim=12, auxiliary_dim=4), RFE(feature_dim=12, form="affine", projection_dim=5)
+    for rfe in (gated, affine):
+        for _ in range(3):
+            rfe.begin_task()
+            rfe.end_task(backbone)
+    gated.compact(x, backbone(x), rank=5)
+    affine.load_state_dict(gated.state_dict())
+    assert affine.rewind(x, backbone(x), to=0).equal(gated.rewind(x, backbone(x), to=0))
+
+
 def test_errors_do_not_add_up() -> None:
     """A hop aims at the trained estimate from the compacted one, not from the trained one."""
     x, f = images_and_features()

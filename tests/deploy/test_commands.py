@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from recollect.audit import take_inventory
+from recollect.cli.rendering.model import print_learned
 from recollect.deploy import ModelStore
+from recollect.deploy.model import Accuracies
+from recollect.deploy.stages import LearnResult
 from tests.deploy.support import (
     LEARN,
     digits,
@@ -122,7 +128,33 @@ def test_options_of_an_existing_model_are_refused_by_their_flags(tmp_path: Path)
 
 def test_output_without_a_terminal_is_lines_with_the_time(tmp_path: Path) -> None:
     done = recollect("learn", tmp_path / "model", write_photos(tmp_path / "p"), "--task", "may", *LEARN)
-    lines = [line for line in done.stdout.splitlines() if " may " in line and "begins" in line]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("20") and " may " in line]
     assert [re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", "", line) for line in lines] == [
-        "may task 1 · fit: begins", "may task 1 · retrospect: begins",
+        "may reading 20 files", "may task 1 · fit: begins", "may task 1 · retrospect: begins",
     ]  # fmt: skip
+    assert "" not in done.stdout.splitlines()
+
+
+def test_a_first_learn_from_a_missing_folder_leaves_nothing(tmp_path: Path) -> None:
+    done = recollect("learn", tmp_path / "model", tmp_path / "nowhere", "--task", "may", *LEARN)
+    assert done.returncode == 2
+    assert f"{tmp_path / 'nowhere'} does not exist; give a folder" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("task", "rejected", "text"),
+    [
+        ({"unadapted": Accuracies(90.0, 70.0)}, None, "from 70.0 to 80.0 % (all classes) and from 90.0 to 95.0 %"),
+        ({}, Accuracies(85.0, 60.0), "from 80.0 to 60.0 % (all classes) and from 95.0 to 85.0 % (task known), so"),
+        ({"adapted": False}, None, "The network itself was not changed."),
+    ],
+)
+def test_what_adaptation_changed_is_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str], task: dict[str, Any], rejected: Accuracies | None, text: str
+) -> None:
+    model = ModelStore(folder).load()
+    newest = replace(model.tasks[-1], accuracy=95.0, across=80.0, **task)
+    result = LearnResult(replace(model, tasks=(*model.tasks[:-1], newest)), was_learned=False, rejected=rejected)
+    print_learned(Console(width=500), folder, result, 3.0)
+    assert text in capsys.readouterr().out

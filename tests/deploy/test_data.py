@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 import sys
-import threading
-import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from recollect import ContinualClassifier
-from recollect.deploy import data as data_module
 from recollect.deploy.data import read_images, read_labelled, typical_size
-from recollect.deploy.pictures import read_image
 from recollect.errors import UserError
 from tests.deploy.support import (
     SMALL,
@@ -208,56 +204,6 @@ def test_all_unreadable_images_are_listed_with_a_reason(tmp_path: Path) -> None:
         read_labelled(root, 32, strict=True)
 
 
-def test_folders_without_images_of_a_class_are_skipped_and_named(tmp_path: Path) -> None:
-    root = write_photos(tmp_path / "p")
-    expected = read_labelled(root, 32)
-    (root / "empty").mkdir()
-    (root / "a" / "more").mkdir()
-    with pytest.warns(UserWarning, match="skipped 2 non-image or misplaced files: more, empty"):
-        assert read_labelled(root, 32).digest == expected.digest
-    with pytest.raises(UserError, match=r"more is a folder, where images of 'a' should be"):
-        read_labelled(root, 32, strict=True)
-    (root / "a" / "more").rmdir()
-    with pytest.raises(UserError, match=r"the class folder .*empty has no images; add some, or remove it"):
-        read_labelled(root, 32, strict=True)
-    with pytest.raises(UserError, match=r"a is a folder, where images of 'p' should be"):  # the folder above
-        read_labelled(tmp_path, 32)
-
-
-def test_paths_are_decoded_by_as_many_threads_as_torch_has(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    names = set[str]()
-
-    def read(image: Path, size: int) -> torch.Tensor:
-        time.sleep(0.01)
-        names.add(threading.current_thread().name)
-        return read_image(image, size)
-
-    monkeypatch.setattr(data_module, "read_image", read)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    images = read_images(paths, 32)
-    assert len(names) == 3
-    assert images.equal(torch.stack([read_image(path, 32) for path in paths]))
-
-
-def test_files_that_are_no_images_or_damaged_are_skipped_and_named(tmp_path: Path) -> None:
-    root = write_photos(tmp_path / "p")
-    expected = read_labelled(root, 32)
-    (root / "a" / "damaged.png").write_bytes(b"")
-    (root / "a" / "notes.txt").write_text("hello")
-    (root / "stray.jpg").write_bytes(b"")
-    with pytest.warns(UserWarning, match="skipped") as caught:
-        labelled = read_labelled(root, 32)
-    assert labelled.digest == expected.digest
-    texts = [str(warning.message) for warning in caught]
-    assert texts[0] == "skipped 2 non-image or misplaced files: stray.jpg, notes.txt"
-    assert "skipped 1 image: " in texts[1]
-    assert "damaged.png is not a readable image (an empty file)" in texts[1]
-    for path in (root / "b").iterdir():
-        path.write_bytes(b"")
-    with pytest.warns(UserWarning, match="skipped"), pytest.raises(UserError, match="no image of the class 'b' can be"):
-        read_labelled(root, 32)
-
-
 def test_very_many_images_are_put_into_a_file_that_is_gone_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,7 +213,7 @@ def test_very_many_images_are_put_into_a_file_that_is_gone_afterwards(
     (folder / "cat" / "damaged.png").write_bytes(b"damaged")
     with pytest.warns(UserWarning, match="skipped 1 image"):
         expected = read_labelled(folder, 32)
-    monkeypatch.setattr("recollect.deploy.data.MAX_IN_MEMORY", 1000)
+    monkeypatch.setattr("recollect.deploy.image_files.MAX_IN_MEMORY", 1000)
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     with pytest.warns(UserWarning, match="skipped 1 image"):
         found = read_labelled(folder, 32)

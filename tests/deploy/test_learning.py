@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,13 @@ def test_a_single_image_is_refused() -> None:
 
 def test_training_from_scratch_on_few_images_is_warned_about() -> None:
     with pytest.warns(UserWarning, match=r"training from scratch with 12 images of 'a': below about 300 per class"):
-        make_classifier(epochs=1).learn((random_images(), ["a", "b"] * 12), task="may")
+        model = make_classifier(epochs=1).learn((random_images(), ["a", "b"] * 12), task="may")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.learn((random_images(1), ["c", "d"] * 12), task="june")  # its weights are those of may
+        own = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 8))  # who knows what it was trained on
+        ContinualClassifier(own, **SMALL).learn((random_images(), ["a", "b"] * 12), task="may")
+    assert not [warning for warning in caught if "from scratch" in str(warning.message)]
 
 
 def test_numbers_among_named_classes_are_warned_about() -> None:

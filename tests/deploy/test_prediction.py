@@ -166,6 +166,13 @@ def test_predictions_arrive_before_later_files_are_read(folder: Path, tmp_path: 
     assert ["error" in row for row in second] == [True, True]
 
 
+def test_the_first_chunks_are_small_so_that_results_are_seen_soon(folder: Path, tmp_path: Path) -> None:
+    files = sorted(write_photos(tmp_path / "p", num=20).rglob("*.png"))
+    chunks = list(predict_chunks(ContinualClassifier.load(folder, device="cpu"), files, chunk_size=16))
+    assert [len(chunk) for chunk in chunks] == [8, 16, 16]
+    assert [row["path"] for chunk in chunks for row in chunk] == [str(file) for file in files]
+
+
 def test_columns_of_later_chunks_line_up_with_the_header() -> None:
     console = Console(file=io.StringIO(), width=200)
     printer = TablePrinter(console)

@@ -12,7 +12,7 @@ import torch
 from tests.support import Recorder, is_trained, make_learner, make_stream, teach
 from torch import nn
 
-from recollect.engine import Engine, Runtime, Training
+from recollect.engine import Engine, Observer, Runtime, Training
 from recollect.engine.evaluation import evaluate
 from recollect.errors import UserError
 from recollect.methods import methods
@@ -159,3 +159,22 @@ def test_a_phase_ends_before_the_epoch_that_would_exceed_its_time(
     recorder = Recorder()
     teach(learner, tiny, observer=recorder)
     assert sum(kind == "epoch" for kind, _ in recorder.events) == len(tiny.tasks)
+
+
+def test_reading_many_images_when_a_task_ends_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int]] = []
+
+    class Told(Observer):
+        def phase(self, title: str, num_images: int) -> None:
+            told.append((title, num_images))
+
+        def advance(self, num_images: int) -> None:
+            told[-1] = (told[-1][0], told[-1][1] - num_images)
+
+    stream = make_stream()
+    teach(make_learner("slda", stream), stream, observer=Told())
+    assert told == []
+    monkeypatch.setattr("recollect.engine.observer.MIN_TRACKED", 1)
+    teach(make_learner("slda", stream), stream, observer=Told())
+    assert [title for title, _ in told] == [f"task {i + 1} · reading images" for i in range(len(stream.tasks))]
+    assert {left for _, left in told} == {0}  # all were counted

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ import recollect
 from recollect.engine import Runtime, checkpoint
 from recollect.engine.evaluation import evaluate
 from recollect.errors import UserError
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_loaded_run_gives_its_own_accuracies_and_old_features(tmp_path: Path) -> None:
@@ -76,3 +80,13 @@ def test_another_backbone_than_the_run_had_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"the backbone given does not fit the weights of .*: \S+ differs"):
         recollect.load_run(tmp_path, stream=stream, backbone=nn.Sequential(nn.Flatten(), nn.Linear(192, 6)))
+
+
+def test_a_chain_of_a_run_is_compacted_as_the_page_shows(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "long-chains.md").read_text(encoding="utf-8"), re.S)
+    settings = {"epochs": 1, "retrospect_epochs": 1, "stream.tasks": 3, "stream.train_per_class": 20}
+    recollect.run(recollect.resolve("split-digits", "rfe", 0, settings), tmp_path / "rfe", device="cpu")
+    scope: dict[str, Any] = {"recollect": recollect, "torch": torch}
+    exec(code.replace("runs/long-chain/rfe", (tmp_path / "rfe").as_posix()), scope)
+    assert scope["scores"].cil.shape[1] == 6
+    assert not list(scope["learner"].rfe.chain.parameters())

@@ -91,12 +91,6 @@ def test_without_a_digest_options_of_the_stream_are_compared_separately() -> Non
     assert [choice.conditions for choice in choices] == [{"stream.crop_padding": n} for n in (0, 1)]
 
 
-def test_runs_of_one_epoch_are_a_scenario_and_not_a_setting_that_was_tried() -> None:
-    choices = best_settings([result_of("er", 0, 50.0 + epochs, epochs=epochs) for epochs in (1, 2, 3)])
-    assert [(choice.settings.get("training.epochs"), choice.num_tried) for choice in choices] == [(3, 2), (None, 1)]
-    assert [choice.conditions for choice in choices] == [{"online": False}, {"online": True}]
-
-
 def test_settings_without_a_common_seed_are_reported() -> None:
     with pytest.warns(UserWarning, match="split-digits, er: no seed was run with all 2 settings, so none is chosen"):
         assert best_settings([result_of("er", seed, 50.0, epochs=2 + seed) for seed in (0, 1)]) == []

@@ -7,6 +7,7 @@ other fields, of which the first `size` rows are samples.
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -27,10 +28,11 @@ from recollect.audit.files import (
     unreadable_error,
 )
 from recollect.errors import UserError
+from recollect.inference.stored import ABOUT, FILE, AboutFile
 from recollect.methods import Method, methods
 from recollect.storage import UNFINISHED, read_json
 
-KNOWN_FILES = {"config.json", "data.json", "events.jsonl", "result.json", "state.json", "model.json", "lock"}
+KNOWN_FILES = {"config.json", "data.json", "events.jsonl", "result.json", "state.json", "model.json", "lock", ABOUT}
 MAX_TEXT = 64 << 20  # bytes of a text file that a run writes
 MAX_COUNT = 1 << 40  # samples or tasks that a config may name
 FILE_PARTS = {
@@ -133,9 +135,22 @@ def take_inventory(folder: Path, method: Method | None = None) -> Audit:
                 num_bytes = stored.end - stored.begin
                 entries.append(Entry(path, stored.name, describe_tensor(stored.name, labels), stored.shape, num_bytes))
             stores += list_stores(path)
-        if path.is_symlink() or (path.suffix != ".safetensors" and not _is_known(path)):
+        if _is_stored_export(path):
+            entries.append(Entry(path, path.name, "exported model", (), path.stat().st_size))
+        elif path.is_symlink() or (path.suffix != ".safetensors" and not _is_known(path)):
             others.append(path)
     return Audit(folder, entries, stores, others, settings)
+
+
+def _is_stored_export(path: Path) -> bool:
+    """Return whether a file is the export of a version, with the content that it was stored with."""
+    if path.name != FILE or path.is_symlink() or not (path.parent / ABOUT).is_file():
+        return False
+    about = read_json(path.parent / ABOUT, AboutFile, INCOMPLETE)
+    digest = hashlib.sha256()
+    for piece in read_pieces(path):
+        digest.update(piece)
+    return digest.hexdigest() == about["sha256"]
 
 
 def _is_known(path: Path) -> bool:

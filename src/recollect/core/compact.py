@@ -12,14 +12,13 @@ from torch import Tensor
 
 from recollect.core.chain import RetrospectorChain
 from recollect.core.retrospector import AffineRetrospector
-from recollect.device import at_least_single
 
 ROWS = 256  # images that a hop reads at a time
 
 
 @torch.no_grad()
 def compact(chain: RetrospectorChain, x: Tensor, f: Float[Tensor, "n d"], rank: int = 128) -> RetrospectorChain:
-    """The chain of affine hops that comes nearest to this one on images x with today's features f.
+    """A chain of affine hops that follows this one on images x with today's features f.
 
     >>> from recollect.core import AuxiliaryExtractor, GatedRetrospector
     >>> gated = RetrospectorChain(lambda: GatedRetrospector(6, 4, 4), lambda: AuxiliaryExtractor(4))
@@ -31,15 +30,17 @@ def compact(chain: RetrospectorChain, x: Tensor, f: Float[Tensor, "n d"], rank: 
     (2, 0)
     """
     affine = RetrospectorChain(lambda: AffineRetrospector(f.shape[1], rank), None, chain.stride)
-    for before, space in zip([None, *chain.spaces], chain.spaces, strict=False):
-        affine.begin_task(moves=before is not None and space > before)
-    affine.to(f.device)
-    target = compacted = at_least_single(f)
+    for space, before in zip(chain.spaces, (-1, *chain.spaces), strict=False):
+        affine.begin_task(moves=space > before)
+    affine.to(f)
+    was_training = chain.training
+    chain.eval()
+    target = compacted = f
     for index in reversed(range(chain.num_hops)):
-        parts = zip(target.split(ROWS), x.split(ROWS), strict=True)
-        target = torch.cat([at_least_single(chain.hop(index, part, images)) for part, images in parts])
+        target = torch.cat([chain.hop(index, *part) for part in zip(target.split(ROWS), x.split(ROWS), strict=True)])
         hop = affine.retrospectors[index]
         assert isinstance(hop, AffineRetrospector)
         hop.fit(compacted, target)
         compacted = hop(compacted)
+    chain.train(was_training)
     return affine.eval()

@@ -39,7 +39,7 @@ class RFE(nn.Module):
     >>> for task in range(2):
     ...     rfe.begin_task()
     ...     f = backbone(x)
-    ...     loss = rfe.drift_loss(x, f) + rfe.distill_loss(x, f)  # and rfe.retrospect_loss(x, f): train by them
+    ...     loss = rfe.drift_loss(x, f) + rfe.distill_loss(x, f)  # and retrospect_loss: minimise them
     ...     rfe.end_task(backbone)
     >>> rfe.rewind(x, backbone(x), to=0).shape  # what the first task's head reads
     torch.Size([4, 12])
@@ -66,7 +66,7 @@ class RFE(nn.Module):
         self.teacher_statistics = teacher_statistics
         self.end_to_end = end_to_end
         self._under_way = False
-        self._newest: tuple[Tensor, Tensor, Tensor] | None = None  # loss of r_t, drift and scale of the last batch
+        self._last_errors: tuple[Tensor, Tensor, Tensor] | None = None  # of r_t, without it, and the scale: last batch
         make_auxiliary = auxiliary or (lambda: AuxiliaryExtractor(auxiliary_dim, in_channels, pool))
         self._auxiliary_dim = _dim_of(auxiliary()) if auxiliary else auxiliary_dim
         self.chain = RetrospectorChain(
@@ -96,7 +96,7 @@ class RFE(nn.Module):
         """
         if self._under_way:
             raise RuntimeError(f"task {self.num_tasks} has not ended: call end_task(backbone) before begin_task()")
-        self._under_way = True
+        self._under_way, self._last_errors = True, None
         existing = next(self.parameters(), None)
         self.chain.begin_task(moves=moves, auxiliary_with_hop=self.end_to_end)
         if moves and self.chain.next_auxiliary is not None:
@@ -130,7 +130,7 @@ class RFE(nn.Module):
             return feature_estimation(self.chain.hop(self.chain.num_hops - 1, f, x), target)
         target = self.anchor.teacher_forward(x) if self.end_to_end else self.anchor(x)
         loss = feature_estimation(self.chain.hop(self.chain.num_hops - 1, f, x), target)
-        self._newest = loss.detach(), feature_estimation(f, target).detach(), target.square().mean()
+        self._last_errors = loss.detach(), feature_estimation(f, target).detach(), target.square().mean()
         return loss
 
     def fit_affine(self, f: Float[Tensor, "n d"], target: Float[Tensor, "n d"]) -> None:
@@ -143,10 +143,11 @@ class RFE(nn.Module):
     def compact(self, x: Tensor, f: Float[Tensor, "n d"], rank: int = 128) -> None:
         """Replace the chain, once r_t is trained, by affine maps fitted on images x at hand with today's features f.
 
-        Nothing of an old task is needed. Reading all tasks then costs hardly more than the backbone, and is less exact.
-        Hops of later tasks are affine too: compute them with `fit_affine`.
+        Nothing of an old task is needed. The maps fold into the heads (`fused_heads`), so that reading all tasks costs
+        hardly more than the backbone; estimates are less exact. From now on this is an RFE with form="affine" and
+        projection_dim=rank, which also loads its state: compute the hops of later tasks with `fit_affine`.
         """
-        self.chain = compact(self.chain, x, f, rank)
+        self.chain, self._last_errors = compact(self.chain, x, f, rank), None
 
     def distill_parameters(self) -> list[nn.Parameter]:
         """h_{t+1} and its adapter."""
@@ -184,9 +185,9 @@ class RFE(nn.Module):
 
     def _warn_if_harmful(self) -> None:
         """An r_t that was trained too little leaves features farther from the earlier ones than the drift did."""
-        if self._newest is None:
+        if self._last_errors is None:
             return
-        (loss, drift, scale), self._newest = (float(value) for value in self._newest), None
+        loss, drift, scale = (float(value) for value in self._last_errors)
         if loss - drift > MIN_HARM * scale:
             warnings.warn(
                 f"the retrospector of task {self.num_tasks} leaves features farther from the earlier ones than they "

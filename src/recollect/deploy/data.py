@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from recollect.deploy.image_files import Progress, no_progress, read_all, read_images_of_classes
 from recollect.deploy.pictures import read_image
 from recollect.device import to_host
 from recollect.errors import UserError
@@ -26,15 +22,6 @@ from recollect.names import check_class_name
 from recollect.pictures import class_pictures, find_images, read_size
 
 NUM_SAMPLED = 30  # image files whose size is looked at
-CHUNK = 256  # images that threads decode at a time
-MAX_IN_MEMORY = 2 << 30  # bytes of images; more are put into a file
-MAX_LISTED, MAX_NAMED = 20, 5  # unreadable and other files in one message
-Progress = Callable[[Iterable[Path], int], Iterable[Path]]
-"""Wraps an iteration over files, given how many there are, to show its progress."""
-
-
-def no_progress(paths: Iterable[Path], _num: int) -> Iterable[Path]:
-    return paths
 
 
 @dataclass(frozen=True)
@@ -77,12 +64,13 @@ def read_labelled(data: Any, size: int, progress: Progress = no_progress, *, str
     if isinstance(data, Labelled):
         return data
     if isinstance(data, str | Path):
-        return _read_folder(Path(data), size, progress, strict)
+        images, names, paths = read_images_of_classes(Path(data), size, progress, strict=strict)
+        return replace(_label(images, names), paths=paths)
     if _is_columns(data):
         images, labels = data
         if isinstance(images, str | Path):
             raise UserError(f"the subfolders of {images} name the classes; leave labels out, or give a list of paths")
-        resized = _read_all(images, size)
+        resized = read_all(_iterate_images(images), size)
         return _join(resized, [check_class_name(label) for label in labels])
     resized, names = [], []
     for image, label in _iterate_pairs(data):  # one at a time: photos are far larger than the resized images
@@ -134,21 +122,8 @@ def read_images(data: Any, size: int) -> Tensor:
         raise UserError(
             f"give a list of images, or an array [n, height, width, 3] or [n, 3, h, w] or [n, h, w, 1]; got {what}"
         )
-    images = _read_all(data, size)
+    images = read_all(_iterate_images(data), size)
     return torch.stack(images) if images else torch.zeros(0, 3, size, size, dtype=torch.uint8)
-
-
-def _read_all(data: Any, size: int) -> list[Tensor]:
-    """Each image, resized; files are decoded by several threads, a chunk at a time."""
-    images = _iterate_images(data)
-    with _decoders() as pool:
-        chunks = iter(lambda: list(islice(images, CHUNK)), [])
-        return [image for chunk in chunks for image in pool.map(lambda one: read_image(one, size), chunk)]
-
-
-def _decoders() -> ThreadPoolExecutor:
-    """As many threads as torch has; Pillow decodes without holding the interpreter's lock."""
-    return ThreadPoolExecutor(torch.get_num_threads())
 
 
 def _iterate_images(data: Any) -> Iterator[Any]:
@@ -165,71 +140,6 @@ def _iterate_images(data: Any) -> Iterator[Any]:
         yield data
     else:
         yield from data
-
-
-def _read_folder(folder: Path, size: int, progress: Progress, strict: bool) -> Labelled:
-    strays: list[Path] = []
-    classes = class_pictures(folder, None if strict else strays)
-    files = [(path, check_class_name(name)) for name, paths in classes.items() for path in paths]
-    images = _allocate(len(files), size)
-    errors: dict[int, str] = {}
-
-    def read(row: int) -> Path:
-        path = files[row][0]
-        try:
-            images[row] = read_image(path, size)
-        except UserError as error:
-            errors[row] = str(error)
-        return path
-
-    with _decoders() as pool:
-        chunks = (range(start, min(start + CHUNK, len(files))) for start in range(0, len(files), CHUNK))
-        for _ in progress((path for chunk in chunks for path in pool.map(read, chunk)), len(files)):
-            pass
-    if strays:
-        warnings.warn(f"skipped {_count(len(strays), 'non-image or misplaced file')}: {_names(strays)}", stacklevel=4)
-    intact = [row for row in range(len(files)) if row not in errors]
-    unreadable = _listing([errors[row] for row in sorted(errors)])
-    if errors and (strict or not intact):
-        raise UserError(unreadable)
-    if errors:
-        warnings.warn(f"skipped {_count(len(errors), 'image')}: {unreadable}", stacklevel=4)
-    lost = sorted({name for _, name in files} - {files[row][1] for row in intact})
-    if lost:
-        raise UserError(f"no image of the class {lost[0]!r} can be read; replace them, or remove the class")
-    if errors:
-        for row, source in enumerate(intact):  # in place: a copy would take the memory twice
-            images[row] = images[source]
-    labelled = _label(images[: len(intact)], [files[row][1] for row in intact])
-    return replace(labelled, paths=tuple(files[row][0] for row in intact))
-
-
-def _allocate(num: int, size: int) -> Tensor:
-    """Room for images [num, 3, size, size]: in memory or, for very many, in a file that the system removes when closed.
-
-    Space is reserved first: a full disk is an error here, where a page that cannot be written would end the process.
-    """
-    num_bytes = num * 3 * size * size
-    if num_bytes <= MAX_IN_MEMORY:
-        return torch.empty(num, 3, size, size, dtype=torch.uint8)
-    with tempfile.TemporaryFile() as file:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, num_bytes)
-        return torch.from_numpy(np.memmap(file, np.uint8, "w+", shape=(num, 3, size, size)))
-
-
-def _listing(messages: Sequence[str]) -> str:
-    more = [f"and {len(messages) - MAX_LISTED} more"] * (len(messages) > MAX_LISTED)
-    return "\n".join([*messages[:MAX_LISTED], *more])
-
-
-def _names(paths: Sequence[Path]) -> str:
-    more = [f"and {len(paths) - MAX_NAMED} more"] * (len(paths) > MAX_NAMED)
-    return ", ".join([*(path.name for path in paths[:MAX_NAMED]), *more])
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _iterate_pairs(data: Any) -> Iterator[tuple[Any, Any]]:

@@ -7,6 +7,7 @@ and task of each column and describes the preprocessing.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import warnings
@@ -25,10 +26,13 @@ from recollect.core import folded
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.deploy.classifier import ContinualClassifier
 from recollect.deploy.reader import unit_owners
+from recollect.deploy.store import ModelStore
+from recollect.deploy.versions import read_version
 from recollect.errors import UserError
 from recollect.inference.exported import ACROSS, CLASSES, IMAGE_SIZE, PIXELS, TASKS, WITHIN, ExportedClassifier
+from recollect.inference.stored import ABOUT, FILE
 from recollect.rng import Key
-from recollect.storage import write_bytes
+from recollect.storage import lock_folder, write_bytes, write_json
 
 PREPROCESSING = (
     "a JPEG may be decoded at a fraction of its size, at least twice the final one (Image.draft); upright by EXIF "
@@ -136,15 +140,34 @@ class StaticPool(nn.Module):
 
 def export(classifier: ContinualClassifier, path: Path) -> None:
     """Write the file, completely or not at all; where onnxruntime is installed, it is compared with PyTorch first."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give a file such as {path / 'model.onnx'}")
+    if not path.parent.is_dir():
+        raise UserError(f"there is no folder {path.parent} to write {path.name} into; create it first")
+    write_bytes(path, convert(classifier, str(path)))
+
+
+def store_export(folder: Path, *, wait: bool = False) -> Path:
+    """Write the file into the current version of a model folder, where `predict` and `serve` find it."""
+    store = ModelStore(folder)
+    name, model = store.load_current()
+    content = convert(ContinualClassifier.of(model, device="cpu"), str(store.path(name) / FILE))
+    with lock_folder(folder, wait=wait):
+        version = store.path(name)
+        weights = read_version(version)["sha256"]
+        (version / ABOUT).unlink(missing_ok=True)  # a crash leaves a file that is not used
+        write_bytes(version / FILE, content)
+        write_json(version / ABOUT, {"sha256": hashlib.sha256(content).hexdigest(), "weights": weights})
+    return version / FILE
+
+
+def convert(classifier: ContinualClassifier, name: str) -> bytes:
+    """The content of the file; `name` is what messages call it."""
     try:
         import onnx
         import onnxscript  # noqa: F401  (torch.onnx needs it)
     except ImportError as error:
         raise UserError("recollect export needs ONNX: pip install 'recollect-rfe[onnx]'") from error
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; give a file such as {path / 'model.onnx'}")
-    if not path.parent.is_dir():
-        raise UserError(f"there is no folder {path.parent} to write {path.name} into; create it first")
     size = classifier.image_size
     images = torch.randint(
         0, 256, (NUM_COMPARED, 3, size, size), dtype=torch.uint8, generator=(Key(0) / "export").generator()
@@ -172,13 +195,13 @@ def export(classifier: ContinualClassifier, path: Path) -> None:
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
     onnx.checker.check_model(model)
-    content = model.SerializeToString()
+    content: bytes = model.SerializeToString()
     if find_spec("onnxruntime"):
-        exported = ExportedClassifier(content, str(path))
+        exported = ExportedClassifier(content, name)
         computed = [across, *within.split([rows.shape[1] for rows in expected[1:]], 1)]
         for task, rows, others in zip((None, *tasks), expected, computed, strict=True):
             _compare(exported.predict_proba(np.asarray(images), task), rows, np.asarray(others))
-    write_bytes(path, content)
+    return content
 
 
 def _compare(probabilities: np.ndarray, expected: np.ndarray, computed: np.ndarray) -> None:

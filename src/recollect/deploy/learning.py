@@ -72,8 +72,8 @@ def learn_task(
         raise already_learned(name)
     if len(data.images) < 2:
         raise UserError(f"a single image (of {data.class_names[0]!r}) is not enough to learn from; add more")
-    trains_from_scratch = adapt and not is_pretrained(settings, backbone)
-    warn_about(data, is_first=not past, from_scratch=trains_from_scratch)
+    from_scratch = model is None and backbone is None and not is_pretrained(settings)
+    warn_about(data, is_first=not past, from_scratch=from_scratch)
     warn_about_spelling(data.class_names, [name for task in past for name in task.classes])
     train, validation = _split(data, settings.seed, len(past), sum(len(task.units) for task in past))
     full_precision = replace(runtime, precision="fp32")  # as `predict` computes
@@ -159,7 +159,7 @@ def _remove_other_checkpoints(work: Path) -> None:
 
 
 def warn_about(data: Labelled, *, is_first: bool, from_scratch: bool = False) -> None:
-    """Warn about classes with few images, unequal classes, and a first task of a single class."""
+    """Warn about too few images, unequal classes, and a first task of a single class."""
     counts = data.count()
     few = [name for name, number in counts.items() if number < MIN_IMAGES]
     if not any(_num_validation(number) for number in counts.values()):

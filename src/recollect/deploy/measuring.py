@@ -20,7 +20,7 @@ from recollect.metrics import rmse, squared_error
 from recollect.streams import TaskData
 
 IMAGES_AT_A_TIME = 2048
-MIN_IMAGES = 10  # below which such a loss says nothing
+MIN_IMAGES, FEW_IMAGES = 10, 100  # validation images, below which a loss says nothing, or little
 MAX_CONFUSION = 25.0  # points of accuracy lost when the task is unknown, above which there is a warning
 
 
@@ -45,7 +45,7 @@ def measure_validation(model: Model, reader: Reader, validation: TaskData) -> Mo
         across=_percent(probabilities.argmax(1) == owner[labels]),
     )
     backbone = reader.learner.network.backbone
-    _warn_if_not_learned(newest, len(labels), is_pretrained=is_pretrained(model.settings, backbone))
+    _warn_if_not_learned(newest, len(labels), pretrained=is_pretrained(model.settings, backbone))
     _warn_if_confused(newest, len(labels))
     features = to_host(reader.learner.add_images(validation))
     mean, deviation = (tuple(values.tolist()) for values in (features.mean(0), features.std(0, correction=0)))
@@ -57,15 +57,16 @@ def _percent(correct: Tensor) -> float:
     return 100 * int(correct.sum()) / len(correct)
 
 
-def _warn_if_not_learned(task: LearnedTask, num_images: int, *, is_pretrained: bool) -> None:
+def _warn_if_not_learned(task: LearnedTask, num_images: int, *, pretrained: bool) -> None:
     """Warn if the accuracy is within two standard errors of guessing."""
     chance = 1 / len(task.classes)
     likely = 100 * (chance + 2 * (chance * (1 - chance) / num_images) ** 0.5)
     if len(task.classes) > 1 and task.accuracy is not None and task.accuracy <= likely < 100:
-        remedy = "" if is_pretrained else " or a pretrained backbone"
+        few = "with so few, " * (num_images < FEW_IMAGES)
+        remedy = "more images or epochs" if pretrained else "more images or epochs, or a pretrained backbone"
         warnings.warn(
-            f"only {task.accuracy:.0f} % of {num_images} validation images of {task.name!r} are right; with so few, "
-            f"guessing could reach {likely:.0f} %. Use more images{remedy}",
+            f"only {task.accuracy:.0f} % of {num_images} validation images of {task.name!r} are right; {few}guessing "
+            f"could reach {likely:.0f} %. Use {remedy}",
             stacklevel=4,
         )
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from torch import nn
 
 from recollect.deploy.checks import CheckReport, Gate, check_tasks
-from recollect.deploy.data import Progress, no_progress, read_labelled
+from recollect.deploy.data import read_labelled
 from recollect.deploy.editing import Edited, Forgotten, forget_classes, merge_classes, rename_class
 from recollect.deploy.folder import lock_model
 from recollect.deploy.history import (
@@ -31,6 +31,7 @@ from recollect.deploy.history import (
     succeeds,
     version_path,
 )
+from recollect.deploy.image_files import Progress, no_progress
 from recollect.deploy.learning import already_learned, identify_learn
 from recollect.deploy.model import FixedSettingsError, Model, Settings, lineage_of
 from recollect.deploy.recording import record_checks
@@ -39,7 +40,6 @@ from recollect.deploy.versions import RESTORE, FormatError, list_versions, load_
 from recollect.engine import Observer, Runtime
 from recollect.errors import UserError
 from recollect.names import check_task_name, normalise
-from recollect.pictures import refuse_missing
 from recollect.storage import UNFINISHED, lock_folder
 
 
@@ -125,13 +125,13 @@ class ModelStore:
     ) -> LearnResult:
         """Teach the model one more task, from data as for `ContinualClassifier.learn`, and save it.
 
-        The first learn creates the model, with `settings` if given. An interrupted learn resumes from its last
-        checkpoint; one that had finished only makes its version current. A pretrained backbone is read as it is, so the
-        first version is there within seconds. With `adapt` or `minutes`, which limits the time, it is then trained too:
-        a second version, kept if it is not worse on validation images, or with `force`. Adapting may also come later.
+        The first learn creates the model, with `settings` if they are given. An interrupted learn resumes from its last
+        checkpoint; one that had finished only makes its version the current one, so a command may be repeated.
+        A pretrained backbone is read as it is, so the first version of a task is there within seconds. With `adapt` or
+        `minutes`, which limits the time, the backbone is then trained on the task too. This makes a second version; it
+        is kept if it is not worse on validation images, or with `force`. The newest task can be adapted afterwards.
         """
         task = check_task_name(task)
-        refuse_missing(images)  # before the folder of a new model is made
         with lock_model(self.folder, wait=wait):
             model, is_saved = self._open(task, settings, adapts=bool(adapt) or minutes is not None)
             new = settings or Settings(precision=Runtime.choose(device, "auto").precision)

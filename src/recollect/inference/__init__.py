@@ -5,6 +5,7 @@
 
 from recollect.inference.exported import ExportedClassifier, is_exported
 from recollect.inference.prediction import Prediction, Ranking, predict_chunks
+from recollect.inference.stored import load_stored
 from recollect.inference.tasks import Classifier, find_predictable_task, find_task
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "find_predictable_task",
     "find_task",
     "is_exported",
+    "load_stored",
     "predict_chunks",
 ]

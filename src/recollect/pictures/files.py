@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
-from typing import Any
 
 from recollect.errors import UserError
 
@@ -44,15 +43,16 @@ def find_images(folder: Path) -> list[Path]:
     if len(images) < len(files):
         suffixes = sorted({path.suffix or "no suffix" for path in files if path.suffix.lower() not in SUFFIXES})
         number = len(files) - len(images)
-        files_are = "file" if number == 1 else "files"
-        warnings.warn(f"skipped {number} non-image {files_are} in {folder} ({', '.join(suffixes)})", stacklevel=2)
+        noun = "file" if number == 1 else "files"
+        warnings.warn(f"skipped {number} non-image {noun} in {folder} ({', '.join(suffixes)})", stacklevel=2)
     return images
 
 
 def class_pictures(root: Path, skipped: list[Path] | None = None) -> dict[str, list[Path]]:
     """The images of each class of a folder with one sub-folder per class, both in order.
 
-    Other files, and class folders without images, are refused or, with a list of `skipped` ones, added to it.
+    Other files, and folders in those of classes, are refused or, with a list of `skipped` ones, added to it. A folder
+    with images in that of a class is always refused: its images would be lost.
     """
     refuse_missing(root)
     names = [p.name for p in _entries(root) if p.is_dir()]
@@ -65,19 +65,13 @@ def class_pictures(root: Path, skipped: list[Path] | None = None) -> dict[str, l
         raise UserError(
             f"{strays[0]} is next to the class folders; remove it, or move it into a class if it is an image"
         )
-    classes = {name: list_pictures(root / name, skipped) for name in names}
-    found = {name: pictures for name, pictures in classes.items() if pictures}
-    if not found:
-        raise _without_images(root / names[0])
-    if skipped is not None:
-        skipped += [root / name for name in names if name not in found]
-    return found
+    return {name: list_pictures(root / name, skipped) for name in names}
 
 
-def refuse_missing(root: Any) -> None:
-    """Raise an error about a path that is not a folder of classes; data of other kinds is not looked at."""
-    if isinstance(root, str | Path) and not Path(root).is_dir():
-        what = "is not a folder" if Path(root).exists() else "does not exist"
+def refuse_missing(root: Path) -> None:
+    """Raise an error unless there is such a folder."""
+    if not root.is_dir():
+        what = "is not a folder" if root.exists() else "does not exist"
         raise UserError(f"{root} {what}; give a folder with a sub-folder of images for each class")
 
 
@@ -95,31 +89,29 @@ def list_pictures(folder: Path, skipped: list[Path] | None = None) -> list[Path]
     if not folder.is_dir():
         raise UserError(f"{folder} is missing; every class of the training folder needs its test folder")
     entries = _entries(folder)
-    if skipped is None:
-        for path in entries:
-            if path.is_dir():
-                raise _misplaced(path)
-    else:
-        others = [path for path in entries if path.suffix.lower() not in SUFFIXES or not path.is_file()]
-        skipped += others
-        entries = [path for path in entries if path not in others]
+    for path in entries:
+        if path.is_dir() and (skipped is None or _has_images(path)):
+            raise UserError(
+                f"{path} is a folder, where images of {folder.name!r} should be; give the folder that holds the classes"
+            )
+    if skipped is not None:
+        skipped += [path for path in entries if not _is_image(path)]
+        entries = [path for path in entries if _is_image(path)]
     for path in entries:
         if path.is_symlink() and not path.exists():
             raise UserError(f"{path} is a broken link; fix it, or remove it from {folder.name!r}")
-        if path.suffix.lower() not in SUFFIXES or not path.is_file():
+        if not _is_image(path):
             kinds = ", ".join(sorted(SUFFIXES))
             raise UserError(f"{path} is not an image ({kinds}); convert it, or remove it from {folder.name!r}")
-    if not entries and skipped is None:
-        raise _without_images(folder)
+    if not entries:
+        raise UserError(f"the class folder {folder} has no images; add some, or remove it")
     return entries
 
 
-def _without_images(folder: Path) -> UserError:
-    """About a class folder without images: the user may have meant a folder in it."""
-    inner = next((path for path in _entries(folder) if path.is_dir()), None)
-    return _misplaced(inner) if inner else UserError(f"the class folder {folder} has no images; add some, or remove it")
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()
 
 
-def _misplaced(path: Path) -> UserError:
-    what = f"{path} is a folder, where images of {path.parent.name!r} should be"
-    return UserError(f"{what}; give the folder that holds the classes")
+def _has_images(folder: Path) -> bool:
+    """Whether there are images in a folder, at any depth."""
+    return any(Path(name).suffix.lower() in SUFFIXES for _, _, names in os.walk(folder) for name in names)

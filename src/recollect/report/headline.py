@@ -50,11 +50,13 @@ def _choose(variants: Sequence[Variant], evaluation: str) -> Variant:
     several = [v for v in variants if len(v.seeds) > 1] or variants
     common = set.intersection(*(set(v.seeds) for v in several))
 
-    def preference(v: Variant) -> tuple[float, bool, int]:
-        known = [result.get("validation", {}).get(evaluation) for result in v.results if result["seed"] in common]
-        return fmean(all_defined(known) or [0.0]), not v.options, len(v.seeds)
+    def validations(v: Variant) -> list[float]:
+        return all_defined(
+            [result.get("validation", {}).get(evaluation) for result in v.results if result["seed"] in common]
+        )
 
-    return max(several, key=preference)
+    are_known = all(validations(v) for v in several)
+    return max(several, key=lambda v: (fmean(validations(v)) if are_known else 0.0, not v.options, len(v.seeds)))
 
 
 def rank(variants: Sequence[Variant], evaluation: str) -> list[Variant]:
@@ -123,7 +125,7 @@ def _best_of_several(variants: Sequence[Variant], evaluation: str) -> str:
 
 
 def _strongest_doubt(best: Variant, rivals: Sequence[Variant], evaluation: str) -> str:
-    """Why the best may not be best: the rival that it leads least, of those that it does not clearly lead."""
+    """Why the best may not be best: the highest rival that it does not clearly lead."""
     if len(best.seeds) == 1:
         return "one seed says nothing about others"
     compared, alone = _split_by_seeds(best, rivals, evaluation)

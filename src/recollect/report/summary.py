@@ -31,7 +31,8 @@ def by_seeds(experiments: Sequence[Experiment]) -> list[Experiment]:
 
 def default_variants(experiment: Experiment) -> list[Variant]:
     """At most 12: the bounds, and the best with and without images, of RFE's forms and of other methods."""
-    variants = candidates(experiment, "cil")
+    chosen = [v for evaluation in ("cil", "til") for v in candidates(experiment, evaluation)]
+    variants = list({id(v): v for v in chosen}.values())
     bounds = [v for v in variants if v.method in ("joint", "finetune")]
     groups: list[list[Variant]] = []
     for keeps_images in (False, True):

@@ -5,7 +5,7 @@ That is the version of a model folder until `learn` or `rollback` makes another 
 
 Where ONNX Runtime is installed and a folder's model runs on the processor, each version is also exported in the
 background. Once that is done, the exported file is served. It takes a fraction of the time, and `export` checks on some
-images that its probabilities are those of PyTorch.
+images that its probabilities are those of PyTorch. A version whose export is stored in the folder needs none of that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recollect.errors import UserError
-from recollect.inference import Classifier, ExportedClassifier, Prediction, Ranking, is_exported
+from recollect.inference import Classifier, ExportedClassifier, Prediction, Ranking, is_exported, load_stored
 from recollect.pictures import read_content
 
 ONNX = ("onnx", "onnxscript", "onnxruntime")
@@ -123,10 +123,11 @@ class CurrentModel:
 
     def _load(self) -> Loaded:
         state = self._file_state()
-        version, classifier = self._read_file() if self._is_exported else self._read_folder()
+        stored = None if self._is_exported else load_stored(self.path, self._device, self._threads)
+        version, classifier = stored or (self._read_file() if self._is_exported else self._read_folder())
         loaded = _warmed(Loaded(version, classifier, state))
         self.close()  # the export of an earlier version
-        if self._exports:
+        if self._exports and stored is None:
             self._export = self._start_export()
         return loaded
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -87,7 +87,7 @@ class TaskData:
     device: torch.device
     batch_size: int
     key: Key
-    track: Track = field(default=lambda chunks, _num: chunks)
+    track: Track | None = None
     """Shows the progress of each pass over the images."""
 
     def __len__(self) -> int:
@@ -96,8 +96,7 @@ class TaskData:
     @staticmethod
     def of(split: Split, pixels: Pixels, device: torch.device, key: Key, track: Track | None = None) -> TaskData:
         """In batches of a size that the device reads fast."""
-        data = TaskData(split, pixels, device, reading_batch_size(split.images, device), key)
-        return data if track is None else replace(data, track=track)
+        return TaskData(split, pixels, device, reading_batch_size(split.images, device), key, track)
 
     @property
     def labels(self) -> Tensor:
@@ -111,7 +110,8 @@ class TaskData:
         """
         positions = torch.arange(len(self)) if positions is None else positions
         moves = self.pixels.draw(len(self), (self.key / "view" / view).generator()) if view else None
-        for step, chunk in enumerate(self.track(split_rows(positions, self.batch_size), len(positions))):
+        chunks: Iterable[Tensor] = split_rows(positions, self.batch_size)
+        for step, chunk in enumerate(self.track(chunks, len(positions)) if self.track else chunks):
             images, labels = self.split.take(chunk)
             images, labels = images.to(self.device), labels.to(self.device)
             shown = images

@@ -58,8 +58,8 @@ def best_settings(results: Iterable[Mapping[str, Any]], by: By = "til") -> list[
     """For runs of a method that validate on the same images and classes, the settings with the best mean accuracy `by`.
 
     Any setting may be chosen but the memory's budget, the backbone's name, image size and layers, precision and fixed
-    heads, and those of the stream that decide what is validated on. Runs of one epoch are a scenario of their own. Only
-    seeds that all settings of a group were run with are compared.
+    heads, and those of the stream that decide what is validated on. Only seeds that all settings of a group were run
+    with are compared.
     """
     groups: dict[str, _Group] = {}
     for result in results:
@@ -93,7 +93,6 @@ def _conditions(result: Mapping[str, Any]) -> dict[str, Any]:
         "data": data,
         "fixed_heads": config.get("fixed_heads"),
         "precision": config.get("precision"),
-        "online": config["training"].get("epochs") == 1,
     }
 
 

@@ -55,8 +55,7 @@ def learn(
     force
         Keep the adapted model even if validation images say that it is worse.
     strict
-        Refuse a folder with files that are not images or cannot be read, or with an empty class; without it they are
-        skipped and listed.
+        Refuse a folder with files that are not images or cannot be read; without it they are skipped and listed.
     backbone
         For a new model: its backbone; `recollect list` shows all; default efficientnet-lite1, with
         pretrained weights.
@@ -86,6 +85,7 @@ def learn(
     from recollect.engine import Runtime
     from recollect.errors import UserError
     from recollect.nets import backbones
+    from recollect.pictures import refuse_missing
     from recollect.runs import parse
     from recollect.runs.settings import options_of_function
 
@@ -108,6 +108,7 @@ def learn(
     if clash:
         raise UserError(f"--set takes options of the backbone, which {clash[0]} is not")
     console, started = stdout(), perf_counter()
+    refuse_missing(images)  # before the folder of a new model is made
     Runtime.choose(device, "fp32", threads)
     settings = ContinualClassifier(device=device, **given, **options).settings if given or options else None
     store = ModelStore(model)
@@ -199,19 +200,24 @@ def _count_images(version: Path) -> int:
 
 
 @app.command
-def export(model: ModelFolder, file: Path) -> None:
+def export(model: ModelFolder, file: Path | None = None, *, wait: Wait = False) -> None:
     """Write a model as one ONNX file, from pixels to probabilities. Requires recollect-rfe[onnx].
 
     Parameters
     ----------
     file
-        The file to write, such as model.onnx.
+        The file to write, such as model.onnx. Without it, the file is stored in the current version of the model,
+        where predict and serve find it: they then start faster.
     """
     from recollect.cli.console import print_text, stdout
     from recollect.deploy import ContinualClassifier
     from recollect.deploy.export import export as export_model
+    from recollect.deploy.export import store_export
 
     with stdout().status("Writing the file"):  # on a terminal
+        if file is None:
+            print_text(f"{store_export(model, wait=wait)} is stored; predict and serve use it until the model changes.")
+            return
         export_model(ContinualClassifier.load(model), file)
     print_text(
         f"{file} maps uint8 images [n, 3, size, size] to probabilities; its metadata has the classes and preprocessing."

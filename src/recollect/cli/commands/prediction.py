@@ -66,11 +66,14 @@ def predict(
 
 
 def _load(model: Path, device: str, threads: int) -> Classifier:
-    """The classifier of a model folder or, without importing torch, of an exported file."""
-    from recollect.inference import ExportedClassifier, is_exported
+    """The classifier of a model folder or, without importing torch, of an exported file, also a stored one."""
+    from recollect.inference import ExportedClassifier, is_exported, load_stored
 
     if is_exported(model):
         return ExportedClassifier.load(model, device=device, threads=threads)
+    stored = load_stored(model, device, threads)
+    if stored is not None:
+        return stored[1]
     from recollect.deploy import ContinualClassifier
     from recollect.engine import Runtime
 

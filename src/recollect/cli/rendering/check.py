@@ -48,7 +48,7 @@ def print_check(console: Console, report: CheckReport) -> None:
         )
     if report.untested:
         console.print(f"Not tested: {escape(', '.join(report.untested))}.")
-    if not report.objections:
+    if report.gate.is_set and not report.objections:
         console.print(f"[bold]Passed[/]: {escape(', '.join(check.task for check in report.tasks))}.")
 
 

@@ -41,12 +41,12 @@ class LearningProgress(ProgressBar):
         return self._log_files(paths, num)
 
     def _log_files(self, paths: Iterable[Path], num: int) -> Iterator[Path]:
-        self._print(f"reads {num} files")
+        self._print(f"reading {num} files")
         logged = perf_counter()
         for done, path in enumerate(paths, 1):
             yield path
             if perf_counter() - logged > LOG_SECONDS:
-                self._print(f"reads files: {100 * done / num:.0f} %")
+                self._print(f"reading files: {100 * done / num:.0f} %")
                 logged = perf_counter()
 
     def phase(self, title: str, num_images: int) -> None:
