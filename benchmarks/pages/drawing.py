@@ -22,6 +22,7 @@ from recollect.report.style import DRIFTED, RECTIFIED, style_of
 
 OVERVIEW = {
     "joint": "joint, sees all data at once",
+    "rfe-plus": "RFE-plus, keeps no image",
     "rfe": "RFE, keeps no image",
     "derpp": "replay (DER++), keeps 500 images",
     "er": "replay (ER), keeps 500 images",
@@ -79,7 +80,15 @@ def _draw_over_time(main: Experiment, axes: Axes) -> None:
             axes.axhline(mean_accuracy(v, "til"), color=style_of(v.results[0]).colour, linestyle=":", label=label)
             continue
         (colour, marker), means = style_of(v.results[0]), accuracy_over_time(v, "til")
-        axes.plot(steps, means, "-", color=colour, marker=marker, label=label, linewidth=3 if method == "rfe" else 1.5)
+        axes.plot(
+            steps,
+            means,
+            "-",
+            color=colour,
+            marker=marker,
+            label=label,
+            linewidth=3 if method.startswith("rfe") else 1.5,
+        )
         if len(v.seeds) > 1:
             spreads = [stdev(column) for column in zip(*accuracy_over_time_per_seed(v, "til"), strict=True)]
             low, high = ([m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1))

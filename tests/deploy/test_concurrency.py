@@ -99,7 +99,7 @@ def test_writers_are_refused_or_wait(command: list[str], folder: Path, tmp_path:
     with held_lock(folder, seconds=0.5):
         done = recollect(command[0], folder, *command[1:], "--wait", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("waiting until it has ended") == 1
+    assert done.stderr.count("waiting until it ends") == 1
     assert ModelStore(folder).current() != "003-july"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from recollect.methods import methods
 from recollect.report.style import COLOURS
 from recollect.report.write import write_report
 from tests.report.results import many_results, result_of, some_results
@@ -236,6 +237,8 @@ def test_texts_and_methods_contrast_with_the_page_in_light_and_dark() -> None:
             for text in ("text", "dim", "accent"):
                 assert contrast(theme[text], theme[back]) >= 4.5, (text, back)
         assert min(contrast(colour, theme["back"]) for colour in COLOURS) >= 3
+        own = {row.colour for name, row in methods().items() if name.startswith("rfe")}
+        assert min(contrast(colour, theme["ours"]) for colour in own) >= 3
 
 
 def test_cells_of_matrices_contrast_with_their_text(open_page: Any, many: str) -> None:

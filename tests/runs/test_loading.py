@@ -88,5 +88,5 @@ def test_a_chain_of_a_run_is_compacted_as_the_page_shows(tmp_path: Path) -> None
     recollect.run(recollect.resolve("split-digits", "rfe", 0, settings), tmp_path / "rfe", device="cpu")
     scope: dict[str, Any] = {"recollect": recollect, "torch": torch}
     exec(code.replace("runs/long-chain/rfe", (tmp_path / "rfe").as_posix()), scope)
-    assert scope["scores"].cil.shape[1] == 6
+    assert scope["scores"].cil.shape[1] == 10
     assert not list(scope["learner"].rfe.chain.parameters())

@@ -169,7 +169,7 @@ def _add_suffixes(experiments: list[Experiment], same_title: list[int]) -> None:
         {name for settings in flat for name in settings if len({repr(other.get(name)) for other in flat}) > 1}
     )
     for i, settings in zip(same_title, flat, strict=True):
-        parts = [f"{name}={settings[name]}" if name in settings else f"no {name}" for name in differing]
+        parts = [f"{name}={settings[name]}" if name in settings else f"default {name}" for name in differing]
         experiments[i] = replace(experiments[i], suffix=f"; {', '.join(parts)}")
 
 
