@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -112,3 +115,16 @@ class Tied(nn.Module):
 def predict_files(classifier: ContinualClassifier, paths: Sequence[Path], **options: Any) -> list[dict[str, Any]]:
     """All predictions of image files at once."""
     return [prediction for chunk in predict_chunks(classifier, paths, **options) for prediction in chunk]
+
+
+def predict_and_list_modules(model: Path, image: Path) -> tuple[str, list[str]]:
+    """What `recollect predict --csv` prints of an image, and which large packages it has imported."""
+    code = f"import json, sys; sys.argv = ['recollect', 'predict', {str(model)!r}, {str(image)!r}, '--csv']\n"
+    code += "import recollect.cli.app as app\ntry: app.main()\nexcept SystemExit as ended: assert not ended.code\n"
+    code += "large = {'torch', 'sklearn', 'scipy', 'pandas', 'matplotlib', 'onnx'} & set(sys.modules)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}print(json.dumps(sorted(large)))"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    _, line, modules = done.stdout.splitlines()
+    return line, json.loads(modules)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +20,7 @@ from recollect.serve.app import Service, make_app
 from recollect.serve.collection import Collection
 from recollect.serve.current import CurrentModel
 from recollect.storage import write_bytes
-from tests.deploy.support import random_images, write_photos
+from tests.deploy.support import predict_and_list_modules, random_images, write_photos
 from tests.serve.support import ADDRESS
 from tests.support import recollect
 
@@ -54,14 +53,9 @@ def test_the_command_prints_what_the_folder_prints(
 
 def test_predicting_with_a_file_does_not_import_torch(exported: Path, tmp_path: Path) -> None:
     path = write_photos(tmp_path / "p", num=1) / "a" / "0.png"
-    code = f"import sys; sys.argv = ['recollect', 'predict', {str(exported)!r}, {str(path)!r}, '--csv']\n"
-    code += "import recollect.cli.app as app\ntry: app.main()\nexcept SystemExit as ended: assert not ended.code\n"
-    code += "print(sorted({'torch', 'sklearn', 'scipy', 'pandas', 'matplotlib', 'onnx'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    _, line, modules = done.stdout.splitlines()
+    line, modules = predict_and_list_modules(exported, path)
     assert line.startswith(f"{path},")
-    assert modules == "[]"
+    assert modules == []
 
 
 def test_the_classifier_agrees_with_that_of_the_folder(

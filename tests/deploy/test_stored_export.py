@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,7 @@ from recollect.errors import UserError
 from recollect.inference import ExportedClassifier
 from recollect.inference.stored import ABOUT, FILE, load_stored
 from recollect.serve.current import CurrentModel
-from tests.deploy.support import random_images, write_photos
+from tests.deploy.support import predict_and_list_modules, random_images, write_photos
 from tests.support import recollect
 
 pytest.importorskip("onnx", reason="onnx is not installed")
@@ -42,13 +40,8 @@ def stored(with_export: Path, tmp_path: Path) -> Path:
 
 def test_predict_uses_it_without_torch_and_answers_the_same(three_versions: Path, stored: Path, tmp_path: Path) -> None:
     path = write_photos(tmp_path / "p", num=1) / "a" / "0.png"
-    code = f"import sys; sys.argv = ['recollect', 'predict', {str(stored)!r}, {str(path)!r}, '--csv']\n"
-    code += "import recollect.cli.app as app\ntry: app.main()\nexcept SystemExit as ended: assert not ended.code\n"
-    code += "print(sorted({'torch', 'onnx'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    _, line, modules = done.stdout.splitlines()
-    assert modules == "[]"
+    line, modules = predict_and_list_modules(stored, path)
+    assert modules == []
     expected = recollect("predict", three_versions, path, "--csv").stdout.splitlines()[1]
     assert line.split(",")[:2] == expected.split(",")[:2]
     assert float(line.split(",")[2]) == pytest.approx(float(expected.split(",")[2]), abs=1e-3)
