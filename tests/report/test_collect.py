@@ -186,3 +186,15 @@ def test_a_title_counts_one_epoch_and_one_task_in_the_singular() -> None:
     assert titles[0].endswith("; 1 epoch")
     assert titles[1].startswith("split-digits, 1 task;")
     assert titles[1].endswith("; 2 epochs")
+
+
+def test_results_from_before_an_option_existed_are_seeds_of_the_same_variant() -> None:
+    old, new = result_of("rfe", 0, 50.0), result_of("rfe", 1, 52.0)
+    for name in ("shrinkage", "head_weight", "gentle"):
+        del old["config"]["method"][name]
+    (experiment,) = collect([old, new])
+    assert [(v.label, v.seeds) for v in experiment.variants] == [("rfe", (0, 1))]
+    new["config"]["method"]["gentle"] = "pretrained"  # not what the old one did
+    new["non_default_options"]["method"]["gentle"] = "pretrained"
+    (experiment,) = collect([old, new])
+    assert [v.seeds for v in experiment.variants] == [(0,), (1,)]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recollect.report.defaults import earlier_defaults, non_default_options
+from recollect.report.defaults import earlier_defaults, non_default_options, with_added_options
 from recollect.report.scenario import CLASS_INCREMENTAL, scenario
 from recollect.report.style import order_of
 
@@ -273,7 +273,8 @@ def _variants(method: str, groups: list[list[Result]]) -> list[Variant]:
 def _method_options(result: Result) -> dict[str, Any]:
     """What distinguishes variants of a method. The budget has a field of its own; measuring drift changes nothing."""
     config = result["config"]
-    method = {name: value for name, value in config["method"].items() if name not in ("name", "memory")}
+    options = with_added_options(config["method"])
+    method = {name: value for name, value in options.items() if name not in ("name", "memory")}
     file = {"method_file": config["method_file"]["sha256"][:8]} if "method_file" in config else {}
     return method | file | {name: config[name] for name in ("fixed_heads", "precision") if name in config}
 

@@ -16,6 +16,17 @@ SECTIONS = ("stream", "method", "backbone", "training")
 Options = dict[str, dict[str, Any]]
 """By section."""
 
+ADDED_TO_RFE = {"shrinkage": 0.2, "head_weight": 0.5, "gentle": "never"}
+"""Options that RFE got later, at the values with which its first rules do what they did before: they read neither of
+the first two. A result without them is of the same variant as one with these values."""
+FIRST_RULES = ("average", "class-means")
+
+
+def with_added_options(method: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a method as a run of today would record them."""
+    is_first = method["name"].startswith("rfe") and method.get("identity") in FIRST_RULES
+    return (ADDED_TO_RFE if is_first else {}) | dict(method)
+
 
 def non_default_options(result: Mapping[str, Any]) -> Options | None:
     """By section, the options that differ from their defaults; None where neither the run nor the table knows them."""
