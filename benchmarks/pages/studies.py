@@ -6,16 +6,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from pages.comparisons import cls_er_decay, cls_er_decays, lead
-from pages.experiments import CPU, RESULTS, get_experiment, load, load_recall, main_experiment
+from pages.experiments import (
+    CPU,
+    EXEMPLARS,
+    RESULTS,
+    exemplar_share,
+    get_experiment,
+    load,
+    load_recall,
+    main_experiment,
+)
 from pages.markdown import details, require, table
 from recollect.report.collect import Result, collect
-from recollect.report.query import get_variant, mean_accuracy, newest_task_accuracy, validation_accuracy
+from recollect.report.query import find_variant, get_variant, mean_accuracy, newest_task_accuracy, validation_accuracy
 from recollect.report.stats import spread, summarise_gaps
 from recollect.results import find_results
 from recollect.sweeps.preset import load_preset
 
 PRESETS = ("til", "ablation", "alpha", "pca", "rmse", "cifar10", "long-chain", "tinyimagenet", "share",
            "averages", "units", "forms")  # fmt: skip
+PAPERS_SHARE_CIFAR10 = 50
+"""Exemplars that are about as large a fraction of the training images as the paper's 500."""
 WEIGHTS = {"lwf": "distill", "ewc": "penalty", "si": "penalty"}
 """The option that weighs the regularisation of a method without data."""
 
@@ -30,7 +41,22 @@ def values() -> dict[str, str]:
         **_processes(),
         **_recall(),
         **_runs(),
+        "cifar10_share_effect": _share_effect(),
     }
+
+
+def _share_effect() -> str:
+    """Whether ER's lead over RFE on CIFAR-10 comes from the share of images that it keeps; nothing where that was not run."""
+    cifar10 = get_experiment("cifar10")
+    rfe, er = get_variant(cifar10, "rfe"), find_variant(cifar10, "er", PAPERS_SHARE_CIFAR10)
+    if er is None:
+        return ""
+    many = get_variant(cifar10, "er", EXEMPLARS)
+    few, share = exemplar_share(cifar10, PAPERS_SHARE_CIFAR10), exemplar_share(cifar10, EXEMPLARS)
+    return (
+        f"RFE's lead over ER, task known: {lead(rfe, many)} points where ER keeps {EXEMPLARS} images ({share}), {lead(rfe, er)} where it keeps "
+        f"{PAPERS_SHARE_CIFAR10} ({few}, about the paper's fraction).\n"
+    )
 
 
 def _batch_norm() -> dict[str, str]:
