@@ -12,6 +12,7 @@ import pytest
 from recollect import ContinualClassifier
 from recollect.audit import take_inventory
 from recollect.deploy import ModelStore
+from recollect.deploy.export import store_export
 from recollect.errors import UserError
 from recollect.inference import ExportedClassifier
 from recollect.inference.stored import ABOUT, FILE, load_stored
@@ -97,3 +98,15 @@ def test_the_audit_knows_it_by_its_hash(stored: Path) -> None:
     file = stored / "versions" / "003-july" / FILE
     file.write_bytes(file.read_bytes() + b"hidden")
     assert any(f"{FILE} is not a file of a run" in problem for problem in take_inventory(stored).problems("none"))
+
+
+def test_a_crash_while_storing_leaves_a_model_without_export(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("recollect.deploy.export.convert", lambda *_: b"half an export")
+    monkeypatch.setattr("recollect.deploy.export.write_json", fail)
+    with pytest.raises(OSError, match="no space left"):
+        store_export(stored)
+    assert load_stored(stored) is None
+    assert len(ContinualClassifier.load(stored, device="cpu").classes_) == 6
