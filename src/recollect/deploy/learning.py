@@ -95,7 +95,7 @@ def learn_task(
     stream = _make_stream(before, data, task, train, validation if adapt else _none_of(data))
     training = Training(
         epochs=settings.epochs, learning_rate=settings.learning_rate, batch_size=settings.batch_size,
-        schedule="cosine" if learner.is_gentle and not seconds else "plateau",  # whose end is known
+        schedule="cosine" if learner.is_gentle else "plateau",
     )  # fmt: skip
     with catch_signals() if heed_signals else nullcontext(StopRequest()) as stop:
         engine = Engine(
