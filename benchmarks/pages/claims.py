@@ -47,6 +47,9 @@ def values() -> dict[str, str]:
         "num_supported": str(verdicts.count(SUPPORTED)),
         "num_refuted": str(verdicts.count(REFUTED)),
         "num_inconclusive": str(verdicts.count(INCONCLUSIVE)),
+        "num_of_one_seed": str(
+            sum(c.verdict == INCONCLUSIVE and "(1 seed)" in c.measured for group in usual.values() for c in group)
+        ),
         "claim_summary": _summary(groups),
         "claim_tables": "\n\n".join(tables),
         "claims_with_other_memory": details(
