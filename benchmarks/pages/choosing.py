@@ -85,8 +85,8 @@ def _check_advice(weights: str, name: str, experiment: Experiment) -> None:
             free["cil"][0].method == "rfe" and keeping[0].method in replay and gap > 10,
             f"replay is far above RFE ({name})",
         )
-        known = ranked(experiment, "til", keeps=True)[0].method
-        require(known == "er", f"with the task known, er is the best ({name})")
+        best_known = ranked(experiment, "til", keeps=True)[0].method
+        require(best_known == "er", f"with the task known, er is the best ({name})")
     else:
         kept = {v.method for v in ranked(experiment, "til", keeps=True)[:2]}
         require(kept == {"rfe-p", "rfe-b"}, f"with the task known, rfe-p and rfe-b are best ({name})")
