@@ -10,10 +10,12 @@ scenario, not a search.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from recollect.errors import UserError
+from recollect.report.defaults import with_added_options
 from recollect.results import find_results
 from recollect.runs import resolve
 from recollect.runs.tuned import Tuned
@@ -25,11 +27,8 @@ FILE = ROOT / "src" / "recollect" / "runs" / "tuned.json"
 
 
 def rows() -> list[Tuned]:
-    results = [
-        result
-        for result in find_results([ROOT / "results"]).values()
-        if result["config"]["training"].get("epochs") != 1
-    ]
+    raw = find_results([ROOT / "results"]).values()
+    results = [_as_of_today(result) for result in raw if result["config"]["training"].get("epochs") != 1]
     chosen: dict[tuple[str, str], Choice] = {}
     for choice in best_settings(results):
         key = (choice.stream, choice.method)
@@ -51,6 +50,12 @@ def rows() -> list[Tuned]:
         )
         for choice in chosen.values()
     ]
+
+
+def _as_of_today(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result with the options that its method got later; else it would be of another setting than newer seeds."""
+    config = result["config"]
+    return {**result, "config": {**config, "method": with_added_options(config["method"])}}
 
 
 def _is_valid(choice: Choice) -> bool:
