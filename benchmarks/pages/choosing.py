@@ -86,6 +86,9 @@ def _check_advice(weights: str, name: str, experiment: Experiment) -> None:
             f"replay is far above RFE ({name})",
         )
         best_known = ranked(experiment, "til", keeps=True)[0].method
+        er = [v for v in experiment.variants if (v.method, v.memory) == ("er", 50)]
+        is_above = bool(er) and mean_accuracy(free["til"][0], "til") > mean_accuracy(er[0], "til")
+        require(is_above, f"RFE is above er with 50 images, task known ({name})")
         require(best_known == "er", f"with the task known, er is the best ({name})")
     else:
         kept = {v.method for v in ranked(experiment, "til", keeps=True)[:2]}
