@@ -75,5 +75,5 @@ def test_an_error_that_does_not_matter_is_not_reported(monkeypatch: pytest.Monke
     stream = make_stream((2, 1))  # the softmax of one class is always 1, so nothing moves
     options = {"retrospect_epochs": 60, "retrospect_learning_rate": 0.01, "alpha": 1.0}
     assert caught_by_training(stream, **options)[0] == []
-    monkeypatch.setattr(_rfe_warnings, "MIN_HARM", 0.0)
+    monkeypatch.setattr("recollect.core.rfe.MIN_HARM", 0.0)
     assert len(caught_by_training(stream, **options)[0]) == 1

@@ -187,14 +187,8 @@ class RFE(nn.Module):
         """An r_t that was trained too little leaves features farther from the earlier ones than the drift did."""
         if self._last_errors is None:
             return
-        loss, drift, scale = (float(value) for value in self._last_errors)
-        if loss - drift > MIN_HARM * scale:
-            warnings.warn(
-                f"the retrospector of task {self.num_tasks} leaves features farther from the earlier ones than they "
-                f"are without it (mean squared error {loss:.3g}, without it {drift:.3g}); train new_parameters() for "
-                "more steps or with another learning rate",
-                stacklevel=3,
-            )
+        remedy = "train new_parameters() for more steps or with another learning rate"
+        warn_if_harmful(self.num_tasks, self._last_errors, remedy)
 
     @overload
     def rewind(self, x: Tensor, f: Float[Tensor, "b d"], to: int) -> Float[Tensor, "b d"]: ...
@@ -205,6 +199,20 @@ class RFE(nn.Module):
     ) -> Float[Tensor, "b d"] | list[Float[Tensor, "b d"]]:
         """Today's features of x carried back to the space of task `to` (0-based), or of every task."""
         return self.chain.rewind(x, f, to)
+
+
+def warn_if_harmful(task: int, errors: tuple[Tensor, Tensor, Tensor], remedy: str) -> None:
+    """Warn if a retrospector's mean squared error is clearly larger than the error without it; the third is the scale.
+
+    Tasks are counted from 1.
+    """
+    error, drift, scale = map(float, errors)
+    if error - drift > MIN_HARM * scale:
+        warnings.warn(
+            f"the retrospector of task {task} leaves features farther from the earlier ones than they are without it "
+            f"(mean squared error {error:.3g}, without it {drift:.3g}); {remedy}",
+            stacklevel=4,
+        )
 
 
 def _dim_of(auxiliary: nn.Module) -> int:

@@ -46,7 +46,7 @@ from recollect.storage import UNFINISHED, lock_folder
 class ModelStore:
     """The versions of a model in a folder, one of which is current.
 
-    Whoever writes holds the folder's lock; reading needs none, since versions never change and the pointer to the
+    Whoever writes holds the folder's lock; reading needs none: a version's weights never change, and the pointer to the
     current one changes at once. With `wait`, a method that writes waits for another process that holds the lock.
 
     >>> ModelStore("no-model-yet").versions()

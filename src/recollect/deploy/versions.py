@@ -4,6 +4,7 @@ model/
   model.json                    format, and the name of the current version
   versions/002-june/model.json  settings, tasks with classes and figures, constants; no image
   versions/002-june/weights.safetensors
+  versions/002-june/model.onnx  where `recollect export` stored it, with its hashes in model.onnx.json
   unfinished/                   checkpoints of an interrupted learn; the same command resumes it
 """
 

@@ -7,7 +7,7 @@ import warnings
 import torch
 
 from recollect.core import RFE, feature_estimation
-from recollect.core.rfe import MIN_HARM
+from recollect.core.rfe import warn_if_harmful
 from recollect.device import at_least_single
 from recollect.methods._rfe_config import RFEConfig
 from recollect.nets import Network
@@ -39,15 +39,8 @@ def warn_about_retrospector(config: RFEConfig, rfe: RFE, network: Network, task:
     x = next(data.batches(torch.arange(num) * len(data) // num)).x  # from all classes, which may be in order
     f, then = at_least_single(network.backbone(x)), at_least_single(rfe.anchor(x))
     estimate = at_least_single(rfe.chain.hop(rfe.chain.num_hops - 1, f, x))
-    with_it, without_it = float(feature_estimation(estimate, then)), float(feature_estimation(f, then))
-    if with_it - without_it > MIN_HARM * float(then.square().mean()):
-        remedy = (
-            "epochs or another learning_rate"
-            if config.end_to_end
-            else ("retrospect_epochs or another retrospect_learning_rate")
-        )
-        warnings.warn(
-            f"the retrospector of task {task.index + 1} leaves features farther from the earlier ones than they are "
-            f"without it (mean squared error {with_it:.3g}, without it {without_it:.3g}); use more {remedy}",
-            stacklevel=3,
-        )
+    errors = (feature_estimation(estimate, then), feature_estimation(f, then), then.square().mean())
+    longer = "epochs or another learning_rate"
+    if not config.end_to_end:
+        longer = "retrospect_epochs or another retrospect_learning_rate"
+    warn_if_harmful(task.index + 1, errors, f"use more {longer}")
