@@ -52,7 +52,16 @@ def make_learner(
         with key.initialising():
             backbone = ConvNet(stream.image_shape[0], 4)
     schedule = Schedule(epochs, 1e-2)
-    return build_learner(row.learner, config, backbone, stream.image_shape, schedule, key, fixed_heads=fixed_heads)
+    return build_learner(
+        row.learner,
+        config,
+        backbone,
+        stream.image_shape,
+        schedule,
+        key,
+        fixed_heads=fixed_heads,
+        flips=stream.pixels.flip,
+    )
 
 
 def teach(

@@ -19,6 +19,7 @@ from recollect.core import (
     MLPRetrospector,
     Reading,
     average,
+    average_weights,
     feature_estimation,
 )
 from recollect.core.identity import ClassMeans
@@ -280,3 +281,19 @@ def test_class_means_ignore_the_length_of_an_estimate() -> None:
     f, logits = torch.randn(3, 4), [torch.zeros(3, 2), torch.zeros(3, 2)]
     whole, shrunk = (means.evidence(Reading(f, estimates), logits) for estimates in ([f, f], [0.3 * f, f]))
     assert torch.allclose(whole, shrunk, atol=1e-5)
+
+
+def test_weights_are_averaged_and_what_is_equal_stays_as_it_is() -> None:
+    module, other = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    for part, value in ((module, 4.0), (other, 0.0)):
+        part.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
+        part.register_buffer("phase", torch.full((2,), value * 1j))
+        nn.init.constant_(part.weight, value)
+        part.running_mean.fill_(value)
+        part.num_batches_tracked.fill_(int(value))
+    average_weights(module, other, share=0.25)
+    assert module.weight.tolist() == module.running_mean.tolist() == [1.0, 1.0]
+    assert module.phase.tolist() == [1j, 1j]
+    assert module.mask.tolist() == [0.0, float("-inf")]
+    assert module.num_batches_tracked.item() == 4
+    assert other.weight.tolist() == [0.0, 0.0]

@@ -6,7 +6,7 @@ from recollect.core.chain import RetrospectorChain
 from recollect.core.compact import compact
 from recollect.core.discriminant import Discriminant, held_out
 from recollect.core.folding import folded
-from recollect.core.frozen import Averaged, Frozen
+from recollect.core.frozen import Averaged, Frozen, average_weights
 from recollect.core.fused import fused, fused_heads
 from recollect.core.gaussian_rules import make_rule
 from recollect.core.identity import Lesson, Reading, Rule, average
@@ -31,6 +31,7 @@ __all__ = [
     "RetrospectorChain",
     "Rule",
     "average",
+    "average_weights",
     "compact",
     "feature_estimation",
     "fit_affine",

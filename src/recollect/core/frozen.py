@@ -97,5 +97,20 @@ class Averaged(_AlwaysEval):
         return self.module(*inputs)  # type: ignore[no-any-return]
 
 
+@torch.no_grad()
+def average_weights(module: nn.Module, other: nn.Module, share: float) -> None:
+    """Make parameters and buffers share · module + (1 - share) · other; what is equal, or no number, stays.
+
+    >>> module, other = nn.Linear(1, 1), nn.Linear(1, 1)
+    >>> _ = nn.init.constant_(module.weight, 3.0), nn.init.constant_(other.weight, 0.0)
+    >>> average_weights(module, other, 1 / 3)
+    >>> module.weight.item()
+    1.0
+    """
+    for mine, theirs in zip(_tensors(module), _tensors(other), strict=True):
+        if (mine.is_floating_point() or mine.is_complex()) and not torch.equal(mine, theirs):  # ∞ would become NaN
+            mine.lerp_(theirs, 1 - share)
+
+
 def _tensors(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]

@@ -77,7 +77,11 @@ class Anchored(Rule):
 
     def _count(self, lesson: Lesson) -> None:
         self.today.discriminant.add(lesson.now.f, lesson.labels + self.today.first, lesson.views)
-        self.anchor.add(*self._plain(lesson))
+        z, labels = self._plain(lesson)
+        if lesson.now.mirrored is None:
+            self.anchor.add(z, labels)
+        else:
+            self.anchor.add(torch.cat([z, lesson.now.mirrored]), labels.repeat(2), views=2)
         self.refresh(reads_today=not lesson.now.is_frozen)
 
     def _plain(self, lesson: Lesson) -> tuple[Tensor, Tensor]:

@@ -49,6 +49,8 @@ class Reading:
     today's, and in what a lesson says of the network before."""
     is_frozen: bool = False
     """Whether no task has ever moved the network."""
+    mirrored: Float[Tensor, "a d"] | None = None
+    """In a lesson, those of the unaugmented images mirrored, by the network that `anchored` keeps."""
 
     @property
     def at_anchor(self) -> Float[Tensor, "a d"]:

@@ -66,7 +66,8 @@ def new_learner(
     rate = settings.learning_rate * (PRETRAINED_RATE if is_gentle else 1.0)
     if is_gentle and settings.identity != "auto":
         config = replace(config, alpha=PRETRAINED_ALPHA * settings.alpha)
-    return build_learner(RFELearner, config, backbone, shape, Schedule(settings.epochs, rate, patience), key)
+    schedule = Schedule(settings.epochs, rate, patience)
+    return build_learner(RFELearner, config, backbone, shape, schedule, key, flips=settings.flip)
 
 
 def restore_learner(model: Model, runtime: Runtime, backbone: nn.Module | None = None, patience: int = 0) -> RFELearner:

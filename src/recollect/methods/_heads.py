@@ -6,22 +6,34 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from recollect.core import Discriminant, folded, held_out
 from recollect.device import Rows, at_least_single
 from recollect.reading import read_batches
-from recollect.streams import TaskData
+from recollect.streams import Batch, TaskData
 
 TEMPERATURES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 SHRINKAGE = 0.2
 
 
+def mirror(x: Float[Tensor, "b c height width"]) -> Float[Tensor, "b c height width"]:
+    """Left and right exchanged."""
+    return x.flip(3)
+
+
 @torch.no_grad()
-def read_features(backbone: nn.Module, image_shape: tuple[int, int, int], data: TaskData) -> Tensor:
-    """Features of a task's images as they are."""
+def read_features(
+    backbone: nn.Module, image_shape: tuple[int, int, int], data: TaskData, *, mirrored: bool = False
+) -> Tensor:
+    """Features of a task's images as they are, or mirrored."""
     read, rows = folded(backbone, image_shape), Rows(len(data))
-    for f in read_batches(lambda batch: at_least_single(read(batch.x)), data.batches(), data.device):
+
+    def read_batch(batch: Batch) -> Tensor:
+        return at_least_single(read(mirror(batch.x) if mirrored else batch.x))
+
+    for f in read_batches(read_batch, data.batches(), data.device):
         rows.add(f)
     return rows.tensor
 

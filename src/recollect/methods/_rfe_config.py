@@ -13,6 +13,15 @@ from recollect.errors import UserError
 from recollect.streams import OMITTED
 
 MAX_DIM = 8192
+CONTENTS = {
+    "rule": "class means and covariances",
+    "past": "memory of RFE",
+    "retrospectors": "retrospector",
+    "auxiliaries": "auxiliary network",
+    "adapter": "adapter of the second stage",
+    **dict.fromkeys(("anchor", "recent", "before", "first"), "frozen copy of the network"),
+}
+"""What its tensors are, for `recollect audit`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +62,10 @@ class RFEConfig:
     """Weight of the heads' log-probabilities in the scores of forward, anchored and lda, λ."""
     components: int = field(default=0, metadata=OMITTED)
     """Principal components that anchored stores of each class, at most; a class has one for every ten images."""
+    averaging: bool = field(default=False, metadata=OMITTED)
+    """After each task, continue with the mean of the weights that tasks have ended with; needs form=affine."""
+    mirror: bool = field(default=False, metadata=OMITTED)
+    """anchored: the first task's network reads images mirrored; only if they are mirrored in training too."""
     gentle: Literal["never", "always", "pretrained"] = "never"
     """Whether to initialise heads as linear discriminants and freeze BatchNorm statistics."""
     retrospect_epochs: int = 0
@@ -98,6 +111,13 @@ class RFEConfig:
             )
         if not 0 <= self.components <= MAX_COMPONENTS:
             raise UserError(f"components is a number from 0 to {MAX_COMPONENTS}, got {self.components}")
+        if self.mirror and self.identity != "anchored":
+            raise UserError(f"mirror=true needs identity=anchored, which keeps a second network; got {self.identity}")
+        if self.averaging and self.form != "affine":
+            raise UserError(
+                f"averaging=true moves f_t once it is trained, and a retrospector of form={self.form} is trained to "
+                "start from f_t; use form=affine"
+            )
         if self.end_to_end and self.form == "affine":
             raise UserError("an affine retrospector is computed when a task ends; with end_to_end use another form")
         if self.end_to_end and self.alpha == 0:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from recollect.core import Frozen, Lesson, Reading, RetrospectorChain, average, folded, make_rule
 from recollect.device import Rows, at_least_single
-from recollect.methods._heads import read_features
+from recollect.methods._heads import mirror, read_features
 from recollect.methods._rfe_config import RFEConfig
 from recollect.reading import read_batches
 from recollect.streams import Batch, TaskData, TaskInfo
@@ -33,6 +33,7 @@ class TaskIdentity(nn.Module):
         super().__init__()
         self.image_shape = image_shape
         self.is_anchored = config.identity == "anchored"
+        self.mirrors = config.mirror
         self.rule = make_rule(
             config.identity,
             feature_dim,
@@ -98,7 +99,7 @@ class TaskIdentity(nn.Module):
     def _read_all(
         self, data: TaskData, backbone: nn.Module, chain: RetrospectorChain, views: int = 1, *, reads_first: bool = True
     ) -> Reading:
-        """All views of all images; the first task's network reads them unaugmented, if at all."""
+        """All views of all images; the first task's network reads them unaugmented, if at all, mirrored if asked."""
         read = folded(backbone, self.image_shape)
         f = Rows(views * len(data))
         estimates: dict[int, Rows] = defaultdict(lambda: Rows(views * len(data)))
@@ -112,19 +113,25 @@ class TaskIdentity(nn.Module):
                 f.add(today)
                 for space, estimate in enumerate(rewound):
                     estimates[space].add(at_least_single(estimate))
-        at_first = None
+        at_first = mirrored = None
         if self.first is not None and reads_first:
             at_first = read_features(self.first.module, self.image_shape, data)
-        return Reading(f.tensor, [rows.tensor for rows in estimates.values()], at_first, self.is_frozen)
+        if self.mirrors and reads_first:
+            anchor = backbone if self.first is None else self.first.module
+            mirrored = read_features(anchor, self.image_shape, data, mirrored=True)
+        return Reading(f.tensor, [rows.tensor for rows in estimates.values()], at_first, self.is_frozen, mirrored)
 
     def reader(self, dtype: torch.dtype | None) -> Evidence:
         """`evidence`, with the first task's network folded."""
         first = None if self.first is None else folded(self.first.module, self.image_shape, dtype)
-        return lambda x, f: self._ranking(f, None if first is None else at_least_single(first(x)))
+        return lambda x, f: self._ranking(f, None if first is None else self._read_first(first, x))
 
     def evidence(self, x: Tensor, f: Tensor) -> Ranking:
         """Ranks the classes of all tasks that have begun; where none has, fixed heads are averaged."""
-        return self._ranking(f, None if self.first is None else at_least_single(self.first(x)))
+        return self._ranking(f, None if self.first is None else self._read_first(self.first, x))
+
+    def _read_first(self, first: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        return at_least_single(first(mirror(x) if self.mirrors else x))
 
     def _ranking(self, f: Tensor, at_first: Tensor | None) -> Ranking:
         def rank(estimates: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:

@@ -16,7 +16,7 @@ from recollect.streams import TaskData, TaskInfo
 MAX_IMAGES = 256  # enough to compare two errors
 
 
-def warn_about_averaging(sizes: list[int], task: TaskInfo) -> None:
+def warn_about_average_rule(sizes: list[int], task: TaskInfo) -> None:
     """Averaging ranks classes by their within-task probability, which does not suit every stream."""
     remedy = "where the task is unknown use identity='forward'"
     if task.num_classes == 1:

@@ -30,7 +30,8 @@ def build_learner(
     key: Key,
     *,
     fixed_heads: Sequence[int] = (),
+    flips: bool = False,
 ) -> L:
     """A learner before its first task, from its class and config; any module with features [batch, dim] will do."""
     network = Network(as_backbone(backbone, image_shape), key, fixed_heads)
-    return learner(network, config, Setup(image_shape, schedule, key))
+    return learner(network, config, Setup(image_shape, schedule, key, flips))

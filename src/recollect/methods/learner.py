@@ -51,6 +51,8 @@ class Setup:
     image_shape: tuple[int, int, int]
     schedule: Schedule
     key: Key
+    flips: bool = False
+    """Whether training mirrors images, as a mirrored image is still of its class."""
 
 
 class Update(Protocol):

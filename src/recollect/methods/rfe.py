@@ -20,11 +20,12 @@ from recollect.core import RFE, feature_estimation, folded, fused, fused_heads
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.device import at_least_single
 from recollect.errors import UserError
+from recollect.methods._averaging import continue_with_mean
 from recollect.methods._heads import read_features, start_heads
-from recollect.methods._rfe_config import RFEConfig
+from recollect.methods._rfe_config import CONTENTS, RFEConfig
 from recollect.methods._rfe_identity import Ranking, TaskIdentity
 from recollect.methods._rfe_memory import Recall, RFEMemory
-from recollect.methods._rfe_warnings import warn_about_averaging, warn_about_retrospector
+from recollect.methods._rfe_warnings import warn_about_average_rule, warn_about_retrospector
 from recollect.methods.learner import (
     CachedFunctions,
     Learner,
@@ -56,6 +57,8 @@ class RFELearner(Learner[RFEConfig]):
             raise UserError(
                 f"RFE needs images of at least {POOLED_SIZE} pixels, got {setup.image_shape[1:]}; enlarge them"
             )
+        if config.mirror and not setup.flips:
+            raise UserError("mirror=true, but mirrored images of this stream may be of another class; use mirror=false")
         self.rfe = RFE(
             network.feature_dim,
             in_channels=setup.image_shape[0],
@@ -66,15 +69,17 @@ class RFELearner(Learner[RFEConfig]):
             final_relu=config.final_relu and bool(network.backbone.nonnegative),
             pool=config.pool,
             stride=config.stride,
-            teacher_statistics="frozen" if self.is_gentle else config.teacher_statistics,  # as the student's are
+            teacher_statistics="frozen" if self.is_gentle or config.averaging else config.teacher_statistics,
             end_to_end=config.end_to_end,
         )
         self.identity = TaskIdentity(config, network.feature_dim, setup.image_shape)
         self.past = None if config.keep == "none" else RFEMemory(config, network.feature_dim, setup.image_shape)
         self.adapts = True
         """Whether the backbone is trained on the task that begins next; else it gets a head and statistics alone."""
+        self._num_adapted = 0  # tasks that it was or is trained on
 
     def begin_task(self, task: TaskInfo) -> None:
+        self._num_adapted += self.adapts
         self.identity.begin_task(task, self.network.backbone, self.rfe.chain, moves=self.adapts)
         self.identity.to(self.network.task_of_unit.device)
         if task.index:
@@ -84,7 +89,7 @@ class RFELearner(Learner[RFEConfig]):
         with (self.setup.key / "retrospectors" / task.index).initialising():
             self.rfe.begin_task(moves=self.adapts)
         if self.config.identity == "average":
-            warn_about_averaging(self.network.sizes(), task)
+            warn_about_average_rule(self.network.sizes(), task)
 
     @torch.no_grad()
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
@@ -183,10 +188,11 @@ class RFELearner(Learner[RFEConfig]):
     def end_task(self, task: TaskInfo, data: TaskData) -> None:
         backbone = self.network.backbone
         if self.adapts:
-            if self.config.form == "affine" and self.rfe.anchor is not None:
-                teacher = self.rfe.anchor.module
-                shape = self.setup.image_shape
-                self.rfe.fit_affine(*(read_features(part, shape, data) for part in (backbone, teacher)))
+            if self.config.form == "affine" and self.rfe.anchor is not None and self.rfe.previous is not None:
+                teacher, shape = self.rfe.anchor.module, self.setup.image_shape
+                head, share = self.network.heads[task.index], 1 / self._num_adapted if self.config.averaging else 1
+                f = continue_with_mean(backbone, head, self.rfe.previous.module, share, shape, data)
+                self.rfe.fit_affine(f, read_features(teacher, shape, data))
             warn_about_retrospector(self.config, self.rfe, self.network, task, data)
         if self.past is not None:
             self.past.write(task.index, data, backbone, self.rfe)
@@ -267,15 +273,7 @@ class RFELearner(Learner[RFEConfig]):
 
 
 def _row(config: RFEConfig, about: str, order: int, colour: str, marker: str, cost: float = 1.4) -> Method:
-    contents = {
-        "rule": "class means and covariances",
-        "past": "memory of RFE",
-        "retrospectors": "retrospector",
-        "auxiliaries": "auxiliary network",
-        "adapter": "adapter of the second stage",
-        **dict.fromkeys(("anchor", "recent", "before", "first"), "frozen copy of the network"),
-    }
-    return Method(RFELearner, config, about, cost, 2, contents, colour, order, marker)
+    return Method(RFELearner, config, about, cost, 2, CONTENTS, colour, order, marker)
 
 
 METHODS = {

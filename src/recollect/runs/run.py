@@ -37,7 +37,16 @@ def create_learner(config: RunConfig, stream: Stream, backbone: nn.Module | None
     heads = stream.new_units() if config.fixed_heads else []
     schedule = Schedule(config.training.epochs, config.training.learning_rate)
     learner = config.method_row.learner
-    return build_learner(learner, config.method_options, backbone, stream.image_shape, schedule, key, fixed_heads=heads)
+    return build_learner(
+        learner,
+        config.method_options,
+        backbone,
+        stream.image_shape,
+        schedule,
+        key,
+        fixed_heads=heads,
+        flips=stream.pixels.flip,
+    )
 
 
 def run(

@@ -72,9 +72,8 @@ def build(
     """A learner before its first task."""
     with Key(1).initialising():
         backbone = backbone or ConvNet(stream.image_shape[0], 4)
-    return build_learner(
-        row.learner, row.config, backbone, stream.image_shape, Schedule(epochs, 1e-2, patience), Key(1)
-    )
+    schedule, flips = Schedule(epochs, 1e-2, patience), stream.pixels.flip
+    return build_learner(row.learner, row.config, backbone, stream.image_shape, schedule, Key(1), flips=flips)
 
 
 def teach(learner: Learner[Any], stream: Stream, **options: Any) -> Engine:
