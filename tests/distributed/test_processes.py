@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import faulthandler
 import os
 import socket
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.support import make_learner, make_stream
 from torch import Tensor, nn
-from torch.multiprocessing import spawn
+from torch.multiprocessing import ProcessExitedException, spawn
 
 from recollect.distributed.launch import Launch
 from recollect.distributed.shard import Shard
@@ -105,6 +107,9 @@ class Selfish(Learner[BaselineConfig]):
 
 def work(rank: int, size: int, port: int, folder: Path) -> None:
     """What each process does; all it found goes to files of its own."""
+    with (folder / f"stderr.{rank}.txt").open("w") as file:
+        os.dup2(file.fileno(), 2)
+    faulthandler.enable()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
@@ -123,13 +128,20 @@ def work(rank: int, size: int, port: int, folder: Path) -> None:
             learn(selfish, runtime, stream)
         except UserError as error:
             (folder / f"selfish.{rank}.txt").write_text(str(error))
+        time.sleep(0.5 * (rank == 0))
+        (folder / f"leaves.{rank}.txt").write_text(str(time.monotonic()))
+    (folder / f"left.{rank}.txt").write_text(str(time.monotonic()))
 
 
 def started(size: int, folder: Path) -> Path:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    spawn(work, (size, port, folder), nprocs=size)
+    try:
+        spawn(work, (size, port, folder), nprocs=size)
+    except ProcessExitedException as error:
+        written = " ".join(path.read_text()[-2000:] for path in sorted(folder.glob("stderr.*")))
+        pytest.fail(f"{error}: {' '.join(written.split())}", pytrace=False)
     return folder
 
 
@@ -178,6 +190,13 @@ def test_three_processes_have_the_same_bits(tmp_path: Path) -> None:
     for name in ("er", "rfe-b"):
         first, *others = (load_file(tmp_path / f"{name}.{rank}.safetensors") for rank in range(3))
         assert all(torch.equal(first[key], other[key]) for other in others for key in first)
+
+
+def test_processes_leave_together(two: Path) -> None:
+    leaves, left = (
+        [float((two / f"{what}.{rank}.txt").read_text()) for rank in range(2)] for what in ("leaves", "left")
+    )
+    assert min(left) >= max(leaves)
 
 
 def test_a_method_whose_replicas_diverge_is_refused(two: Path) -> None:

@@ -144,7 +144,10 @@ SINGLE = World()
 
 @contextmanager
 def join_world() -> Iterator[World]:
-    """All processes that torchrun started, for the duration of a run; a single one where it started none."""
+    """All processes that torchrun started, for the duration of a run; a single one where it started none.
+
+    They leave together: gloo takes the early end of a process for a crash while others still talk to it.
+    """
     launch = read_launch()
     if launch.world_size == 1:
         yield SINGLE
@@ -155,6 +158,9 @@ def join_world() -> Iterator[World]:
         dist.init_process_group("cpu:gloo,cuda:nccl" if accelerated else "gloo", timeout=TIMEOUT)
     try:
         yield World(launch)
+        if is_owner:
+            with _report_lost_rank():
+                dist.barrier()
     finally:
         if is_owner:
             dist.destroy_process_group()
