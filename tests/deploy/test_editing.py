@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from recollect import ContinualClassifier
 from recollect.deploy import ModelStore
+from recollect.deploy.reader import Outputs
 from recollect.errors import UserError
 from tests.deploy.support import LEARN, bits, random_images, train_model, write_photos
 from tests.support import recollect
@@ -37,19 +39,33 @@ def test_rename_changes_the_name_in_every_task_and_nothing_else(tmp_path: Path) 
 
 
 def test_the_probability_of_merged_classes_is_exactly_the_sum(folder: Path) -> None:
-    """Of classes of one task and of several, over all classes and with the task known."""
+    """Of classes of one task; a class of several tasks is no likelier than others before an image is seen."""
     before, images = load(folder), random_images(9)
     old, june = before.predict_proba(images), before.predict_proba(images, task="june")
     ModelStore(folder).merge("summer", ["junea", "juneb"])
+    merged = load(folder).predict_proba(images)
+    assert np.array_equal(merged, np.stack([*old[:, :2].T, old[:, 2] + old[:, 3], *old[:, 4:].T], axis=1))
     ModelStore(folder).merge("maya", ["julyb"])
     after = load(folder)
     assert after.classes_.tolist() == ["maya", "mayb", "summer", "julya"]
-    columns = [old[:, 0] + old[:, 5], old[:, 1], old[:, 2] + old[:, 3], old[:, 4]]
-    assert np.array_equal(after.predict_proba(images), np.stack(columns, axis=1))
+    columns = np.stack([(old[:, 0] + old[:, 5]) / 2, old[:, 1], old[:, 2] + old[:, 3], old[:, 4]], axis=1)
+    assert np.allclose(after.predict_proba(images), columns / columns.sum(axis=1, keepdims=True), atol=1e-6)
     assert np.array_equal(after.predict_proba(images, task="june"), june[:, :1] + june[:, 1:])
     assert after.predict_proba(images, task="july").shape == (24, 2)
     assert after.task("june").images == {"summer": 24}
     assert set(after.predict(images, task="july")) <= {"julya", "maya"}
+
+
+def test_a_class_of_several_tasks_is_no_likelier_than_others() -> None:
+    model = train_model("may")
+    for task in ("june", "july"):
+        model.learn((random_images(1), ["maya", f"{task}a"] * 12), task=task)
+    reader = model.reader
+    nothing_known = torch.zeros(1, 6).log_softmax(1)
+    probabilities = reader.probabilities(Outputs(nothing_known, nothing_known))
+    assert torch.allclose(probabilities, torch.full((1, 4), 1 / 4))
+    within = reader.probabilities(Outputs(nothing_known, torch.zeros(1, 6)), task=1)
+    assert torch.allclose(within, torch.full((1, 2), 1 / 2))
 
 
 def test_an_edited_model_learns_resumes_its_lineage_and_is_checked(tmp_path: Path) -> None:

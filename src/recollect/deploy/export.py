@@ -25,7 +25,7 @@ from torch import Tensor, fx, nn
 from recollect.core import folded
 from recollect.core.auxiliary import POOLED_SIZE
 from recollect.deploy.classifier import ContinualClassifier
-from recollect.deploy.reader import unit_owners
+from recollect.deploy.reader import unit_owners, unit_shares
 from recollect.deploy.store import ModelStore
 from recollect.deploy.versions import read_version
 from recollect.errors import UserError
@@ -57,6 +57,7 @@ class Graph(nn.Module):
     scale: Tensor
     shift: Tensor
     owner: Tensor
+    shares: Tensor
 
     def __init__(self, classifier: ContinualClassifier) -> None:
         super().__init__()
@@ -66,6 +67,7 @@ class Graph(nn.Module):
         self.register_buffer("scale", 1 / (255 * std))
         self.register_buffer("shift", mean / std)
         self.register_buffer("owner", _membership(model.units))
+        self.register_buffer("shares", unit_shares(model))
         for index, task in enumerate(model.tasks):
             self.register_buffer(f"owner_{index}", _membership(task.units) if task.merged_units else None)
         self.temperature = model.temperature
@@ -83,7 +85,7 @@ class Graph(nn.Module):
         estimates = learner.rfe.rewind(x, f)
         logits = [head(estimate) for head, estimate in zip(learner.network.heads, estimates, strict=True)]
         evidence = learner.identity.evidence(x, f)(estimates, logits)
-        across = (evidence.log_softmax(1) / self.temperature).softmax(1)
+        across = (evidence.log_softmax(1) / self.temperature + self.shares).softmax(1)
         parts = evidence.split([task_logits.shape[1] for task_logits in logits], 1)
         within = [
             self._sum_units(index, (part.log_softmax(1) / self.temperatures[index]).softmax(1))

@@ -12,7 +12,7 @@ from torch import Tensor
 from recollect.core import AffineRetrospector, GatedRetrospector
 from recollect.deploy.calibration import fit_temperature
 from recollect.deploy.model import LearnedTask, Model, Typical
-from recollect.deploy.reader import Outputs, Reader, compute_features, is_pretrained, make_pixels
+from recollect.deploy.reader import Outputs, Reader, compute_features, is_pretrained, make_pixels, unit_shares
 from recollect.device import to_host
 from recollect.engine import Runtime
 from recollect.methods.rfe import RFELearner
@@ -36,8 +36,9 @@ def measure_validation(model: Model, reader: Reader, validation: TaskData) -> Mo
     within = fit_temperature(outputs.within[:, units], labels - units.start)
     names = model.units
     owner = torch.tensor([names.index(name) for name in names])  # the first unit of each class
-    across = fit_temperature(outputs.across, labels, owner)
-    probabilities = (outputs.across / across).softmax(1) @ F.one_hot(owner, len(names)).float()
+    shares = unit_shares(model)
+    across = fit_temperature(outputs.across, labels, owner, shares)
+    probabilities = (outputs.across / across + shares).softmax(1) @ F.one_hot(owner, len(names)).float()
     newest = replace(
         model.tasks[-1],
         temperature=within,

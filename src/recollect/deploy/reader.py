@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
@@ -151,6 +152,7 @@ class Reader:
     def __init__(self, model: Model, learner: RFELearner, runtime: Runtime) -> None:
         self.model, self.learner, self.runtime = model, learner.eval(), runtime
         self._pixels = make_pixels(model)
+        self._shares = unit_shares(model)
         self._scores = learner.reader(runtime.dtype)
 
     @classmethod
@@ -176,12 +178,12 @@ class Reader:
     def probabilities(self, outputs: Outputs, task: int | None = None) -> Tensor:
         """Calibrated probabilities of all classes [n, classes] or, with a task, of its own classes.
 
-        A class with several units has the sum of their probabilities.
+        A class with several units has the sum of their probabilities; one of several tasks is no likelier for that.
         """
         if task is not None:
             learned, units = self.model.tasks[task], self.learner.network.units(task)
             return _sum_units((outputs.within[:, units] / learned.temperature).softmax(1), learned.units)
-        return _sum_units((outputs.across / self.model.temperature).softmax(1), self.model.units)
+        return _sum_units((outputs.across / self.model.temperature + self._shares).softmax(1), self.model.units)
 
     def features(self, images: Tensor, task: int | None = None) -> Tensor:
         """Current features or, with a task, an estimate of those that the model computed right after learning it."""
@@ -198,6 +200,15 @@ def unit_owners(units: Sequence[str]) -> Tensor:
     """The index of each unit's class; classes are in the order of their first units."""
     indices = {name: index for index, name in enumerate(dict.fromkeys(units))}
     return torch.tensor([indices[name] for name in units], dtype=torch.int64)
+
+
+def unit_shares(model: Model) -> Tensor:
+    """The log of each unit's share of its class.
+
+    Rules take all units for equally likely, but a class that returned has units in several tasks.
+    """
+    times = Counter(name for task in model.tasks for name in set(task.units))
+    return -torch.tensor([times[name] for name in model.units]).float().log()
 
 
 @torch.inference_mode()
