@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -159,6 +160,21 @@ def test_a_phase_ends_before_the_epoch_that_would_exceed_its_time(
     recorder = Recorder()
     teach(learner, tiny, observer=recorder)
     assert sum(kind == "epoch" for kind, _ in recorder.events) == len(tiny.tasks)
+
+
+def test_the_time_for_statistics_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = make_stream((2, 2))
+    learner = make_learner("slda", stream)
+    end_task = learner.end_task
+
+    def slowly(*arguments: Any) -> None:
+        time.sleep(0.05)
+        end_task(*arguments)
+
+    monkeypatch.setattr(learner, "end_task", slowly)
+    seconds = teach(learner, stream).record.seconds
+    assert 0.1 <= seconds["statistics"] < 5
+    assert seconds.keys() == {"statistics", "evaluate"}
 
 
 def test_reading_many_images_when_a_task_ends_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_result_json_has_the_documented_contents_and_is_reproducible_to_the_bit(
     assert sorted(written["validation"]) == ["cil", "til"]
     assert written["drift"]["drifted"][1][0] > 0
     assert written["memory"] == {"samples": 0, "bytes": 0}
-    assert set(written["seconds"]) == {"fit", "retrospect", "evaluate"}
+    assert set(written["seconds"]) == {"fit", "retrospect", "statistics", "evaluate"}
     assert written["parameters"]["training"] > written["parameters"]["inference"] > 0
     assert written["commit"]
     again = run(config, tmp_path / "b", device="cpu")

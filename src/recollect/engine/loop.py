@@ -155,6 +155,7 @@ class Engine:
 
     def _show(self, lesson: Sequence[Task], key: Key, see: Callable[[TaskInfo, TaskData], None]) -> None:
         """Let the learner see each task's images as they are; all ranks then have the main one's state."""
+        started = perf_counter()
         self.learner.eval()
         for task in lesson:
             track = partial(track_reading, self.observer, f"task {task.info.index + 1} · reading images")
@@ -162,6 +163,7 @@ class Engine:
             with self.runtime.autocast():
                 see(task.info, data)
         self.runtime.world.broadcast_(self.learner.state_dict().values())
+        self.record.spend("statistics", started)
 
     def _begin(self, lesson: Sequence[Task]) -> None:
         for task in lesson:

@@ -187,7 +187,9 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
 
     has_chain = any(cell is not None for cell in record.matrices["til_without_chain"][-1])
     parameters, row = learner.parameter_counts(), config.method_row
-    training_seconds = sum(seconds for phase, seconds in record.seconds.items() if phase != "evaluate")
+    training_seconds = sum(
+        seconds for name, seconds in record.seconds.items() if name not in ("statistics", "evaluate")
+    )
     return {
         "til": summary("til"),
         "cil": summary("cil"),
