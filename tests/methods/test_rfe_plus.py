@@ -282,23 +282,20 @@ def test_the_anchor_reads_mirrored_images() -> None:
     assert all(torch.allclose(f, first(x.flip(3)), atol=1e-4) for f in seen)
 
 
-def test_images_that_may_not_be_mirrored_are_not() -> None:
+@pytest.mark.parametrize(
+    ("flip", "identity", "expected"), [(True, "anchored", True), (False, "anchored", False), (True, "forward", False)]
+)
+def test_images_are_read_mirrored_where_training_mirrors_them(flip: bool, identity: str, expected: bool) -> None:
     stream = make_stream((2, 2))
     assert not stream.pixels.flip
-    with pytest.raises(UserError, match="mirror=true, but mirrored images of this stream may be of another class"):
-        make_learner("rfe-plus", stream, mirror=True)
+    stream = replace(stream, pixels=replace(stream.pixels, flip=flip))
+    learner = make_learner("rfe-plus", stream, backbone=pretrained(), mirror=True, identity=identity, components=0)
+    assert learner.identity.mirrors == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"averaging": True}, "use form=affine"),
-        ({"mirror": True, "identity": "forward"}, "needs identity=anchored, .* got forward"),
-    ],
-)
-def test_options_that_exclude_each_other(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make_learner("rfe-plus", make_stream((2, 2)), **options)
+def test_averaging_needs_retrospectors_that_are_computed() -> None:
+    with pytest.raises(UserError, match="form=gated is trained to start from f_t; use form=affine or averaging=false"):
+        make_learner("rfe-plus", make_stream((2, 2)), averaging=True)
 
 
 @pytest.mark.parametrize("adapted", [(1,), (0, 2)])

@@ -74,6 +74,12 @@ def test_labels_follow_what_the_run_recorded_and_not_the_defaults_of_today() -> 
     assert labels([result]) == ["rfe"]
 
 
+def test_an_option_that_configs_leave_out_is_part_of_the_label_where_it_is_not_the_default() -> None:
+    result = result_of("rfe-plus", 0, 50.0, components=0)
+    assert "components" not in result["config"]["method"]
+    assert labels([result, result_of("rfe-plus", 0, 51.0)]) == ["rfe-plus", "rfe-plus, components=0"]
+
+
 def test_a_method_that_is_not_installed_is_labelled_by_what_it_recorded() -> None:
     result = result_of("er", 0, 50.0, units="task")
     result["config"]["method"]["name"] = "not-installed"

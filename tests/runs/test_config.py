@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from typing import Any
@@ -90,6 +91,40 @@ def test_config_json_rebuilds_the_config(name: str) -> None:
         RunConfig.from_json(edited)
     with pytest.raises(UserError, match="not a run's config"):
         RunConfig.from_json({"stream": "x"})
+
+
+PRETRAINED = {"alpha": 0.0, "form": "affine", "averaging": True, "mirror": True}
+
+
+@pytest.mark.parametrize(
+    ("stream", "settings", "expected"),
+    [
+        ("split-cifar100", {}, {}),
+        ("split-cifar100", {"backbone": "efficientnet-lite0"}, PRETRAINED),
+        ("split-digits", {"backbone": "efficientnet-lite0", "backbone.weights": "imagenet"}, PRETRAINED),
+        ("split-cifar100", {"backbone": "efficientnet-lite0", "weights": "none"}, {}),
+        ("split-cifar100", {"backbone": "resnet18", "weights": "imagenet"}, PRETRAINED),
+        ("split-cifar100", {"backbone": "efficientnet-lite0", "alpha": 4, "averaging": False},
+         PRETRAINED | {"alpha": 4.0, "averaging": False}),
+    ],
+)  # fmt: skip
+def test_rfe_plus_has_other_defaults_with_pretrained_weights(
+    stream: str, settings: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    config = resolve(stream, "rfe-plus", 0, settings)
+    options, defaults = (dataclasses.asdict(o) for o in (config.method_options, methods()["rfe-plus"].config))
+    assert {name: options[name] for name in PRETRAINED} == {name: defaults[name] for name in PRETRAINED} | expected
+    given = {name: value for name, value in settings.items() if name in ("alpha", "averaging")}
+    assert config.non_default_options()["method"] == given
+    assert RunConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert resolve(stream, "rfe", 0, settings | {"alpha": 1.0, "averaging": False}).method_options.form == "gated"
+
+
+def test_an_option_that_a_config_leaves_out_is_not_the_default_of_the_method() -> None:
+    config = resolve("split-digits", "rfe-plus", 0, {"components": 0})
+    assert "components" not in config.to_json()["method"]
+    assert config.non_default_options()["method"] == {"components": 0}
+    assert RunConfig.from_json(config.to_json()) == config
 
 
 def test_features_of_a_backbone_are_named_only_if_not_the_default() -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from recollect import nets
 from recollect.core.discriminant import shrinkages
 from recollect.core.identity import Identity
 from recollect.deploy.model import EARLIER_IDENTITY, Model, Settings
@@ -26,7 +27,6 @@ from recollect.nets.weights import restoring
 from recollect.reading import read_batches
 from recollect.registry import lookup
 from recollect.rng import Key
-from recollect.runs.settings import options_of_function
 from recollect.streams import Pixels, TaskInfo, split_rows
 
 PRETRAINED_RATE = 0.6
@@ -124,9 +124,7 @@ def is_pretrained(settings: Settings, backbone: nn.Module | None = None) -> bool
     """Whether a new model starts with weights that need no training to be of use."""
     if backbone is not None:
         return getattr(backbone, "normalisation", None) is not None
-    options = options_of_function("backbone", lookup("backbone", backbones(), settings.backbone).make)
-    default = options["weights"].default if "weights" in options else "none"
-    return bool(settings.backbone_options.get("weights", default) != "none")
+    return nets.is_pretrained(settings.backbone, settings.backbone_options)
 
 
 def task_infos(model: Model) -> list[TaskInfo]:

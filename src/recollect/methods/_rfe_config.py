@@ -65,7 +65,7 @@ class RFEConfig:
     averaging: bool = field(default=False, metadata=OMITTED)
     """After each task, continue with the mean of the weights that tasks have ended with; needs form=affine."""
     mirror: bool = field(default=False, metadata=OMITTED)
-    """anchored: the first task's network reads images mirrored; only if they are mirrored in training too."""
+    """anchored: the first task's network reads images mirrored, where they are mirrored in training too."""
     gentle: Literal["never", "always", "pretrained"] = "never"
     """Whether to initialise heads as linear discriminants and freeze BatchNorm statistics."""
     retrospect_epochs: int = 0
@@ -111,12 +111,10 @@ class RFEConfig:
             )
         if not 0 <= self.components <= MAX_COMPONENTS:
             raise UserError(f"components is a number from 0 to {MAX_COMPONENTS}, got {self.components}")
-        if self.mirror and self.identity != "anchored":
-            raise UserError(f"mirror=true needs identity=anchored, which keeps a second network; got {self.identity}")
         if self.averaging and self.form != "affine":
             raise UserError(
                 f"averaging=true moves f_t once it is trained, and a retrospector of form={self.form} is trained to "
-                "start from f_t; use form=affine"
+                "start from f_t; use form=affine or averaging=false"
             )
         if self.end_to_end and self.form == "affine":
             raise UserError("an affine retrospector is computed when a task ends; with end_to_end use another form")

@@ -29,11 +29,13 @@ class Anchor(Frozen):
 class TaskIdentity(nn.Module):
     """The rule, the network after the first task (`anchored`), and the network before the current one."""
 
-    def __init__(self, config: RFEConfig, feature_dim: int, image_shape: tuple[int, int, int]) -> None:
+    def __init__(
+        self, config: RFEConfig, feature_dim: int, image_shape: tuple[int, int, int], *, mirrors: bool
+    ) -> None:
         super().__init__()
         self.image_shape = image_shape
         self.is_anchored = config.identity == "anchored"
-        self.mirrors = config.mirror
+        self.mirrors = config.mirror and mirrors and self.is_anchored  # mirrored digits would be no digits
         self.rule = make_rule(
             config.identity,
             feature_dim,

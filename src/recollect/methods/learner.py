@@ -293,6 +293,8 @@ class Method(NamedTuple):
     """Where it stands in tables and figures, smallest first; methods of the same order are sorted by name."""
     marker: str = ""
     """Matplotlib's name of its points' shape: one of `o s ^ D v X`; by default one that follows from its name."""
+    pretrained: Mapping[str, Any] = MappingProxyType({})
+    """Defaults that differ from those of `config` where the backbone has pretrained weights."""
 
 
 def methods() -> dict[str, Method]:

@@ -57,8 +57,6 @@ class RFELearner(Learner[RFEConfig]):
             raise UserError(
                 f"RFE needs images of at least {POOLED_SIZE} pixels, got {setup.image_shape[1:]}; enlarge them"
             )
-        if config.mirror and not setup.flips:
-            raise UserError("mirror=true, but mirrored images of this stream may be of another class; use mirror=false")
         self.rfe = RFE(
             network.feature_dim,
             in_channels=setup.image_shape[0],
@@ -72,7 +70,7 @@ class RFELearner(Learner[RFEConfig]):
             teacher_statistics="frozen" if self.is_gentle or config.averaging else config.teacher_statistics,
             end_to_end=config.end_to_end,
         )
-        self.identity = TaskIdentity(config, network.feature_dim, setup.image_shape)
+        self.identity = TaskIdentity(config, network.feature_dim, setup.image_shape, mirrors=setup.flips)
         self.past = None if config.keep == "none" else RFEMemory(config, network.feature_dim, setup.image_shape)
         self.adapts = True
         """Whether the backbone is trained on the task that begins next; else it gets a head and statistics alone."""
@@ -289,7 +287,7 @@ METHODS = {
     ),
     "rfe-plus": _row(
         RFEConfig(identity="anchored", gentle="pretrained", components=8), "RFE for unknown tasks", 155, "#009e73", "D"
-    ),
+    )._replace(pretrained={"alpha": 0.0, "form": "affine", "averaging": True, "mirror": True}),
     "rfe-e2e": _row(RFEConfig(end_to_end=True), "RFE trained end to end, without a second stage", 160, "#7a5fc4", "o"),
     "rfe-mlp-residual": _row(RFEConfig(form="mlp-residual"), "ablation: r = MLP([f, h]) + f", 170, "#0072b2", "X"),
     "rfe-mlp-projection": _row(RFEConfig(form="mlp-projection"), "ablation: r = MLP([f, h])", 180, "#009e73", "v"),

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from recollect.errors import UserError
-from recollect.registry import discover
+from recollect.registry import discover, lookup
 
 Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and deviation of pixels from 0 to 1, channel by channel. A pretrained backbone has what it was trained with."""
@@ -93,6 +94,12 @@ class Recipe(NamedTuple):
 def backbones() -> dict[str, Recipe]:
     """All registered backbones."""
     return discover("recollect.nets", "BACKBONES")
+
+
+def is_pretrained(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether a registered backbone with these options starts from pretrained weights."""
+    weights = signature(lookup("backbone", backbones(), name).make).parameters.get("weights")
+    return weights is not None and options.get("weights", weights.default) != "none"
 
 
 def _given_in_python(image_shape: tuple[int, int, int]) -> nn.Module:

@@ -264,7 +264,8 @@ def _variants(method: str, groups: list[list[Result]]) -> list[Variant]:
         else:
             shown = {name for name in changed["method"] if name in varied or name not in SIZES}
             shown |= {"fixed_heads"} if options.get("fixed_heads") else set()
-        label = {name: value for name, value in options.items() if name in shown}
+        known = (changed["method"] if changed else {}) | options  # a config leaves some options out
+        label = {name: value for name, value in known.items() if name in shown and name != "memory"}
         by_seed = {result["seed"]: result for result in sorted(group, key=lambda result: bool(result.get("drift")))}
         variants.append(Variant(method, _memory(group[0]), label, tuple(by_seed[seed] for seed in sorted(by_seed))))
     return variants

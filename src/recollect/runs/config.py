@@ -15,7 +15,7 @@ from recollect.engine import Training
 from recollect.errors import UserError
 from recollect.methods import ChosenMethod, Method, MethodFile, choose_method, registered_method
 from recollect.methods.learner import check_heads
-from recollect.nets import Recipe, backbones
+from recollect.nets import Recipe, backbones, is_pretrained
 from recollect.registry import lookup, nearest
 from recollect.runs.settings import Option, check, options_of, options_of_function
 from recollect.streams import Source, StreamOptions, streams
@@ -92,13 +92,14 @@ class RunConfig:
 
     def non_default_options(self) -> dict[str, dict[str, Any]]:
         """By section, the options that differ from the defaults for this stream, method and backbone."""
-        defaults = _available_options(self.stream, self.method_row, self.backbone)
+        defaults = _available_options(self.stream, self.method_row, self.backbone, self.backbone_options)
         plain = self.to_json()
+        values = {section: _omitted(section, self.method_row) | plain[section] for section in defaults}
         return {
             section: {
-                name: plain[section][name]
+                name: values[section][name]
                 for name, option in options.items()
-                if plain[section].get(name, option.default) != option.default
+                if values[section].get(name, option.default) != option.default
             }
             for section, options in defaults.items()
         }
@@ -112,15 +113,16 @@ class RunConfig:
         try:
             data = msgspec.convert(data, ConfigFile)
             names = {section: _name(data[section]) for section in ("stream", "method", "backbone")}
+            chosen = _choose_again(names["method"], data.get("method_file"), method)
             settings = {
                 f"{section}.{key}": value
                 for section in SECTIONS
-                for key, value in data[section].items()
+                for key, value in (_omitted(section, chosen.row) | data[section]).items()
                 if key != "name"
             }
             config = _resolve(
                 names["stream"],
-                _choose_again(names["method"], data.get("method_file"), method),
+                chosen,
                 data["seed"],
                 settings | {"backbone": names["backbone"]},
                 fixed_heads=data["fixed_heads"],
@@ -138,12 +140,20 @@ class RunConfig:
 
 def _plain(options: Any) -> dict[str, Any]:
     """Options as plain values, without those that are left out at their default."""
-    left_out = {
-        field.name
-        for field in dataclasses.fields(options)
-        if field.metadata.get("omitted_at_default") and getattr(options, field.name) == field.default
-    }
-    return {name: value for name, value in dataclasses.asdict(options).items() if name not in left_out}
+    left_out = _left_out(options).items()
+    return {name: value for name, value in dataclasses.asdict(options).items() if (name, value) not in left_out}
+
+
+def _left_out(options: Any) -> dict[str, Any]:
+    """The values at which options are left out."""
+    fields = dataclasses.fields(options)
+    return {field.name: field.default for field in fields if field.metadata.get("omitted_at_default")}
+
+
+def _omitted(section: str, method: Method) -> dict[str, Any]:
+    """What a config.json means where it lacks an option; a stream or method may have another default today."""
+    options = {"stream": StreamOptions(), "method": method.config, "training": Training()}
+    return _left_out(options[section]) if section in options else {}
 
 
 def _name(section: Mapping[str, Any]) -> str:
@@ -170,10 +180,13 @@ def _choose_again(name: str, file: MethodFile | None, given: str | None) -> Chos
 
 def available_options(stream: str, method: str, backbone: str | None = None) -> dict[str, dict[str, Option]]:
     """Every option that a run of this stream, method and backbone takes, with its default, by section."""
-    return _available_options(stream, choose_method(method).row, backbone)
+    return _available_options(stream, choose_method(method).row, backbone, {})
 
 
-def _available_options(stream: str, method: Method, backbone: str | None) -> dict[str, dict[str, Option]]:
+def _available_options(
+    stream: str, method: Method, backbone: str | None, backbone_options: Mapping[str, Any]
+) -> dict[str, dict[str, Option]]:
+    """As `available_options`; a method may have other defaults if the backbone's options are of a pretrained one."""
     source: Source = lookup("stream", streams(), stream)
     protocol = source.protocol
     name = backbone or protocol.backbone
@@ -185,7 +198,12 @@ def _available_options(stream: str, method: Method, backbone: str | None) -> dic
         "training": options_of("training", Training()),
     }
     own = protocol.backbone_options if name == protocol.backbone else {}
-    defaults_of = {"training": {**protocol.training, **recipe.training}, "method": protocol.method, "backbone": own}
+    pretrained = method.pretrained if is_pretrained(name, {**own, **backbone_options}) else {}
+    defaults_of = {
+        "training": {**protocol.training, **recipe.training},
+        "method": {**pretrained, **protocol.method},
+        "backbone": own,
+    }
     for section, defaults in defaults_of.items():
         for key, value in defaults.items():
             if key in options[section]:
@@ -203,7 +221,7 @@ def resolve(
     measure_drift: bool = False,
     precision: str = "auto",
 ) -> RunConfig:
-    """The stream's protocol, then the method's defaults, then the user's settings, which win.
+    """The method's defaults, then the stream's protocol, then the user's settings, which win.
 
     `method` is a registered name, or a Python file that defines METHODS: `file.py`, or `file.py:name`; the file is run.
 
@@ -231,7 +249,8 @@ def _resolve(
     backbone = settings.pop("backbone", None)
     if backbone is not None and not isinstance(backbone, str):
         raise UserError(f"backbone is a name, got {backbone!r}")
-    options = _available_options(stream, method.row, backbone)
+    weights = [settings[key] for key in ("weights", "backbone.weights") if key in settings]
+    options = _available_options(stream, method.row, backbone, {"weights": weights[0]} if weights else {})
     values = {section: {name: option.default for name, option in own.items()} for section, own in options.items()}
     given: dict[tuple[str, str], str] = {}
     for key, value in settings.items():
