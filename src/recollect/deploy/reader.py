@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from recollect import nets
 from recollect.core.discriminant import shrinkages
 from recollect.core.identity import Identity
 from recollect.deploy.model import EARLIER_IDENTITY, Model, Settings
@@ -23,6 +22,7 @@ from recollect.methods import Schedule, build_backbone, build_learner
 from recollect.methods._rfe_config import RFEConfig
 from recollect.methods.rfe import RFELearner
 from recollect.nets import backbones
+from recollect.nets import is_pretrained as has_pretrained_weights
 from recollect.nets.weights import restoring
 from recollect.reading import read_batches
 from recollect.registry import lookup
@@ -124,7 +124,7 @@ def is_pretrained(settings: Settings, backbone: nn.Module | None = None) -> bool
     """Whether a new model starts with weights that need no training to be of use."""
     if backbone is not None:
         return getattr(backbone, "normalisation", None) is not None
-    return nets.is_pretrained(settings.backbone, settings.backbone_options)
+    return has_pretrained_weights(settings.backbone, settings.backbone_options)
 
 
 def task_infos(model: Model) -> list[TaskInfo]:

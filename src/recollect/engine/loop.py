@@ -101,7 +101,7 @@ class Engine:
             done += 1
             if done == len(lessons):
                 accuracies = evaluate(self.learner, self.stream.tasks, "validation", self.stream.pixels, self.runtime)
-                self.record.validation = {name: _mean_of_known(accuracies[name]) for name in ("til", "cil")}
+                self.record.add_validation(accuracies)
             self._save(done)
             self._remove_dropped_samples(done)
             self._report_task(lesson)
@@ -295,8 +295,3 @@ class Engine:
             what = ", ".join(f"{key} was {was} and is {value}" for key, (was, value) in changed.items())
             warnings.warn(f"resuming in another environment, so not to the same bits: {what}", stacklevel=2)
         self.record.environment = now
-
-
-def _mean_of_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

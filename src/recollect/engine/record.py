@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from recollect.engine.evaluation import Drift
+from recollect.engine.evaluation import Accuracies, Drift
 
 
 @dataclass
@@ -29,6 +29,12 @@ class Record:
 
     def spend(self, what: str, since: float) -> None:
         self.seconds[what] = self.seconds.get(what, 0.0) + perf_counter() - since
+
+    def add_validation(self, accuracies: Accuracies) -> None:
+        """The mean accuracies over tasks that have validation images."""
+        for name in ("til", "cil"):
+            known = [value for value in accuracies[name] if value is not None]
+            self.validation[name] = sum(known) / len(known) if known else None
 
     def add_drift(self, drifts: Sequence[Drift], num_tasks: int) -> None:
         """What was measured of every earlier task's features."""

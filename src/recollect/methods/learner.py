@@ -196,10 +196,9 @@ class Learner(nn.Module, ABC, Generic[Config]):
 
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
         """Set what training starts from, by the task's unaugmented training images."""
-        may_have_returned = task.units is not None  # a class that has its unit, and so a row in another task's head
-        if self.is_gentle and not may_have_returned:
-            f = read_features(self.network.backbone, self.setup.image_shape, data)
-            start_heads([head := self.network.heads[task.index]], f, data.labels - self.network.units(task.index).start)
+        if self.is_gentle and task.units is None:  # else the unit of a class may be in another task's head
+            f, head = read_features(self.network.backbone, self.setup.image_shape, data), self.network.heads[task.index]
+            start_heads([head], f, data.labels - self.network.units(task.index).start)
             for copy in (module for module in self.modules() if isinstance(module, Averaged)):
                 copy.module.get_submodule(f"heads.{task.index}").load_state_dict(head.state_dict())
 
@@ -229,8 +228,7 @@ class Learner(nn.Module, ABC, Generic[Config]):
 
     def parameter_counts(self) -> Parameters:
         """The network alone, unless a method holds more."""
-        count = num_parameters(self.network)
-        return Parameters(count, count)
+        return Parameters(count := num_parameters(self.network), count)
 
     def memories(self) -> list[Memory]:
         """Every store of samples, for the accounts."""
@@ -257,8 +255,8 @@ class Learner(nn.Module, ABC, Generic[Config]):
 
         def validate(batch: Batch) -> Validation:
             logits = network(batch.x)
-            ce = network.cross_entropy(logits, batch.y, units)
-            return Validation({"classifier": ce}, num_correct(logits[:, network.seen()], batch.y))
+            losses = {"classifier": network.cross_entropy(logits, batch.y, units)}
+            return Validation(losses, num_correct(logits[:, network.seen()], batch.y))
 
         groups = {"classifier": [*network.learnable(), *heads.parameters()]}
         awake = [heads] if self.is_gentle else [network.backbone, heads]

@@ -16,8 +16,8 @@ from recollect.errors import UserError
 from recollect.methods import ChosenMethod, Method, MethodFile, choose_method, registered_method
 from recollect.methods.learner import check_heads
 from recollect.nets import Recipe, backbones, is_pretrained
-from recollect.registry import lookup, nearest
-from recollect.runs.settings import Option, check, options_of, options_of_function
+from recollect.registry import lookup
+from recollect.runs.settings import Option, check, find_option, options_of, options_of_function
 from recollect.streams import Source, StreamOptions, streams
 
 SECTIONS = ("stream", "method", "backbone", "training")
@@ -254,7 +254,7 @@ def _resolve(
     values = {section: {name: option.default for name, option in own.items()} for section, own in options.items()}
     given: dict[tuple[str, str], str] = {}
     for key, value in settings.items():
-        option = _find(key, options)
+        option = find_option(key, options)
         twice = given.setdefault((option.section, option.name), key)
         if twice != key:
             raise UserError(f"{twice} and {key} are the same option; give it once")
@@ -285,18 +285,3 @@ def _resolve(
         raise
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _find(key: str, options: Mapping[str, Mapping[str, Option]]) -> Option:
-    section, _, name = key.rpartition(".")
-    matches = [own[name] for title, own in options.items() if name in own and section in ("", title)]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        sections = " and ".join(option.section for option in matches)
-        raise UserError(f"{key!r} is an option of {sections}; write {matches[0].section}.{key}")
-    full_names = {f"{title}.{option}": option for title, own in options.items() for option in own}
-    near = nearest(name, full_names.values())  # a wrong section is as likely as a mistyped name
-    meant = [full_name for full_name, option in full_names.items() if option == near]
-    hint = f"did you mean {' or '.join(meant)}? There are" if meant else "there are"
-    raise UserError(f"no option is called {key!r}; {hint} {', '.join(full_names)}")

@@ -82,6 +82,22 @@ def check(option: Option, value: Any) -> Any:
     raise UserError(f"{option.section}.{option.name} must be {describe(option.hint)}, got {shown}{hint}")
 
 
+def find_option(key: str, options: Mapping[str, Mapping[str, Option]]) -> Option:
+    """The option that a key names, with or without its section."""
+    section, _, name = key.rpartition(".")
+    matches = [own[name] for title, own in options.items() if name in own and section in ("", title)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        sections = " and ".join(option.section for option in matches)
+        raise UserError(f"{key!r} is an option of {sections}; write {matches[0].section}.{key}")
+    full_names = {f"{title}.{option}": option for title, own in options.items() for option in own}
+    near = nearest(name, full_names.values())  # a wrong section is as likely as a mistyped name
+    meant = [full_name for full_name, option in full_names.items() if option == near]
+    hint = f"did you mean {' or '.join(meant)}? There are" if meant else "there are"
+    raise UserError(f"no option is called {key!r}; {hint} {', '.join(full_names)}")
+
+
 def _choices(hint: Any) -> list[str]:
     """The words among its values."""
     literals = (item for item in _alternatives(hint) if typing.get_origin(item) is Literal)
