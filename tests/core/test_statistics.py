@@ -186,6 +186,19 @@ def test_the_correction_takes_part_in_the_choice() -> None:
     np.testing.assert_allclose(discriminant.prior_losses.numpy(), losses, rtol=1e-4)
 
 
+def test_draws_have_the_mean_and_covariance_of_their_class() -> None:
+    z, y = draw(num=400)
+    discriminant = Discriminant(z.shape[1], shrinkage=0.1, num_components=2)
+    discriminant.grow(4)
+    discriminant.add(z, y)
+    means, deviations = discriminant.draw(torch.full((40_000,), 2), torch.Generator().manual_seed(1), spread=0.5)
+    torch.testing.assert_close(means, discriminant.statistics.means[2].expand_as(means))
+    own = discriminant.statistics.components[2].double()
+    expected = discriminant.statistics.covariance(0.1) + 0.5 * own.T @ own
+    assert deviations.mean(0).abs().max() < 0.05 * expected.diagonal().max() ** 0.5
+    torch.testing.assert_close(torch.cov(deviations.T).double(), expected, rtol=0.05, atol=0.05 * float(expected.max()))
+
+
 def test_push_gives_the_statistics_of_mapped_features() -> None:
     z, y = draw()
     generator = torch.Generator().manual_seed(3)

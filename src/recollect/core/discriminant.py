@@ -170,6 +170,21 @@ class Discriminant(nn.Module):
             biases -= losses / temperature
         self.bias.copy_(biases)
 
+    @torch.no_grad()
+    def draw(
+        self, classes: Int[Tensor, " n"], generator: torch.Generator, spread: float | None = None
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+        """Pseudo-features: the means of these classes, and deviations from them as their Gaussians have."""
+        statistics, own = self.statistics, self.spread if spread is None else spread
+        factor = torch.linalg.cholesky(statistics.covariance(self.shrinkage))
+        chosen = classes.to(statistics.means.device)
+        deviations = torch.randn(len(classes), len(factor), generator=generator, dtype=factor.dtype) @ factor.T
+        if own and self._has_components:
+            weights = torch.randn(len(classes), 1, statistics.num_components, generator=generator, dtype=factor.dtype)
+            deviations += own**0.5 * (weights @ on_host_in_double(statistics.components[chosen])).squeeze(1)
+        means = statistics.means[chosen]
+        return means, deviations.to(means)
+
     def read_buffers(self) -> list[Tensor]:
         """What of its state is needed to read, and not only to learn more."""
         components = [self.projections, self.offsets] if self._has_components else []

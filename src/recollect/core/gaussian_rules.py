@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from recollect.core.discriminant import Discriminant
@@ -43,6 +43,12 @@ class Forward(Rule):
         self.first = sum(int(classes.sum()) for classes in kept[:-1])
         self.discriminant.keep(torch.cat([*kept]))
         self.discriminant.refresh()
+
+    def draw(
+        self, units: Int[Tensor, " n"], generator: torch.Generator, *, is_frozen: bool
+    ) -> Callable[[float], Reading]:
+        means, deviations = self.discriminant.draw(units, generator)
+        return lambda factor: Reading(means + factor * deviations, is_frozen=is_frozen)
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         scores: Tensor = self.discriminant(at_least_single(reading.f))
@@ -100,6 +106,15 @@ class Anchored(Rule):
         self.today.keep(kept)
         self.anchor.keep(torch.cat([*kept]))
         self.refresh()
+
+    def draw(
+        self, units: Int[Tensor, " n"], generator: torch.Generator, *, is_frozen: bool
+    ) -> Callable[[float], Reading]:
+        means, deviations = self.anchor.draw(units, generator)
+        if is_frozen:
+            return lambda factor: Reading(means + factor * deviations, is_frozen=True)
+        todays, moves = self.today.discriminant.draw(units, generator, self.anchor.spread)
+        return lambda factor: Reading(todays + factor * moves, first=means + factor * deviations)
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:
         scores: Tensor = self.anchor(at_least_single(reading.at_anchor))

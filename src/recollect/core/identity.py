@@ -19,7 +19,7 @@ rank classes within a task too. Which rule is better where: docs/methods/rfe.md.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -105,6 +105,12 @@ class Rule(nn.Module, ABC):
     def add(self, lesson: Lesson) -> None:
         """Count further images of the newest task; rules that store no number of images leave them out."""
         return
+
+    def draw(
+        self, units: Int[Tensor, " n"], generator: torch.Generator, *, is_frozen: bool
+    ) -> Callable[[float], Reading] | None:
+        """Pseudo-features of these units, for any factor of their deviation; None if it stores no Gaussians."""
+        return None
 
     def read_buffers(self) -> list[Tensor]:
         """What of its state is needed to read, and not only to learn more."""

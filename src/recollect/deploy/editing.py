@@ -92,7 +92,7 @@ def forget_classes(
     return record_edit(
         replace(
             model,
-            tasks=tuple(_without(task, forgotten) for task in model.tasks),
+            tasks=tuple(replace(_without(task, forgotten), now=None) for task in model.tasks),
             tensors={name: to_host(tensor) for name, tensor in learner.deployable_state().items()},
             typical=None if model.tasks[-1].name in touched else model.typical,
             checks={digest: tasks for digest, tasks in checks.items() if tasks},

@@ -115,8 +115,9 @@ def learn_task(
         held_out = TaskData.of(validation, pixels, runtime.device, Key(settings.seed))
         after = measure_validation(after, Reader(after, learner, full_precision), held_out)
     training_seconds = sum(engine.record.seconds.values())  # also before an interruption
-    newest = replace(after.tasks[-1], seconds=max(training_seconds, perf_counter() - started))
-    after = replace(after, tasks=(*past, newest))
+    *earlier, newest = after.tasks
+    newest = replace(newest, seconds=max(training_seconds, perf_counter() - started))
+    after = replace(after, tasks=(*earlier, newest))
     return replace(after, tensors={name: to_host(tensor) for name, tensor in learner.deployable_state().items()})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from recollect.core import AffineRetrospector, GatedRetrospector
 from recollect.deploy.calibration import fit_temperature
 from recollect.deploy.model import LearnedTask, Model, Typical
+from recollect.deploy.pseudo_features import draw_earlier_tasks, fit_width
 from recollect.deploy.reader import Outputs, Reader, compute_features, is_pretrained, make_pixels, unit_shares
 from recollect.device import to_host
 from recollect.engine import Runtime
@@ -36,18 +38,31 @@ def measure_validation(model: Model, reader: Reader, validation: TaskData) -> Mo
     within = fit_temperature(outputs.within[:, units], labels - units.start)
     names = model.units
     owner = torch.tensor([names.index(name) for name in names])  # the first unit of each class
-    shares = unit_shares(model)
-    across = fit_temperature(outputs.across, labels, owner, shares)
-    probabilities = (outputs.across / across + shares).softmax(1) @ F.one_hot(owner, len(names)).float()
+    shares, members = unit_shares(model), F.one_hot(owner, len(names)).float()
+    is_correct = ((outputs.across + shares).softmax(1) @ members).argmax(1) == owner[labels]
     newest = replace(
         model.tasks[-1],
         temperature=within,
         accuracy=_percent(outputs.within[:, units].argmax(1) == labels - units.start),
-        across=_percent(probabilities.argmax(1) == owner[labels]),
+        across=_percent(is_correct),
+        width=fit_width(model, reader, int(is_correct.sum()), len(labels)),
     )
+    model = replace(model, tasks=(*model.tasks[:-1], newest))
+    drawn = draw_earlier_tasks(model, reader)
+    if drawn is None:
+        across = fit_temperature(outputs.across, labels, owner, shares)
+    else:  # each class counts alike, whether of images or of draws
+        num_draws, num_images = len(drawn.units) / units.start, len(labels) / (units.stop - units.start)
+        weights = torch.cat([torch.ones(len(labels)), torch.full((len(drawn.units),), num_images / num_draws)])
+        logs, all_labels = torch.cat([outputs.across, drawn.across]), torch.cat([labels, drawn.units])
+        across = fit_temperature(logs, all_labels, owner, shares, weights)
+        earlier = zip(model.tasks[:-1], drawn.accuracies, strict=True)
+        model = replace(model, tasks=(*(replace(task, now=now) for task, now in earlier), newest))
+    probabilities = (outputs.across / across + shares).softmax(1) @ members
     backbone = reader.learner.network.backbone
     _warn_if_not_learned(newest, len(labels), pretrained=is_pretrained(model.settings, backbone))
     _warn_if_confused(newest, len(labels))
+    _warn_if_earlier_are_confused(model.tasks[:-1], newest)
     features = to_host(reader.learner.add_images(validation))
     mean, deviation = (tuple(values.tolist()) for values in (features.mean(0), features.std(0, correction=0)))
     typical = Typical(mean, deviation, len(labels), float(probabilities.amax(1).mean()))
@@ -85,6 +100,22 @@ def _warn_if_confused(task: LearnedTask, num_images: int) -> None:
             f"with the task unknown {task.across:.0f} % of the validation images of {task.name!r} are classified "
             f"correctly, with it known {task.accuracy:.0f} %: many are taken for classes of other tasks; give --task "
             "where the task is known, or use more images or a pretrained backbone",
+            stacklevel=4,
+        )
+
+
+def _warn_if_earlier_are_confused(earlier: Sequence[LearnedTask], newest: LearnedTask) -> None:
+    confused = [(task.name, task.now) for task in earlier if task.now is not None]
+    listed = ", ".join(
+        f"{name!r} ({now.unknown:.0f} %, with the task known {now.known:.0f} %)"
+        for name, now in confused
+        if is_confused(now.known, now.unknown, MIN_IMAGES)
+    )
+    if listed:
+        warnings.warn(
+            f"after {newest.name!r}, images of {listed} are probably often taken for classes of other tasks; these "
+            "accuracies are estimated from class statistics, as the images are gone. Give --task where it is known, "
+            "or run recollect check with test images",
             stacklevel=4,
         )
 

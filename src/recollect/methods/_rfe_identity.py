@@ -123,6 +123,18 @@ class TaskIdentity(nn.Module):
             mirrored = read_features(anchor, self.image_shape, data, mirrored=True)
         return Reading(f.tensor, [rows.tensor for rows in estimates.values()], at_first, self.is_frozen, mirrored)
 
+    @torch.no_grad()
+    def draw(self, units: Tensor, sizes: Sequence[int], generator: torch.Generator) -> Callable[[float], Tensor] | None:
+        """Scores of all classes for pseudo-features of these units, by the factor of their deviation.
+
+        Heads are left out: they read the images of a task, which are gone. None if the rule stores no Gaussians.
+        """
+        drawn = self.rule.draw(units, generator, is_frozen=self.is_frozen)
+        if drawn is None:
+            return None
+        logits = [torch.zeros(len(units), size, device=units.device) for size in sizes]
+        return lambda factor: self.rule.evidence(drawn(factor), logits)
+
     def reader(self, dtype: torch.dtype | None) -> Evidence:
         """`evidence`, with the first task's network folded."""
         first = None if self.first is None else folded(self.first.module, self.image_shape, dtype)

@@ -140,8 +140,10 @@ def _show_seconds(seconds: float) -> str:
 def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> None:
     """The tasks of a model, its versions, and how new images compare with the newest task."""
     has_moved = any(task["drifted"] is not None for task in about["tasks"])
+    estimates = ("est. accuracy now (all classes)",) if any(task["now"] for task in about["tasks"]) else ()
     drifts = ("drift", "residual drift") if has_moved else ()
-    titles = ("task", "classes", "images", "val. accuracy (all classes)", "val. accuracy (task known)", *drifts)
+    accuracies = ("val. accuracy (all classes)", "val. accuracy (task known)", *estimates)
+    titles = ("task", "classes", "images", *accuracies, *drifts)
     table = Table(*titles, box=None, padding=(0, 2))
     for task in about["tasks"]:
         left_out = task["drifted"] is not None and task["drifted"] == task["rectified"]
@@ -151,6 +153,7 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
             str(sum(task["images"].values())),
             show_percent(task["across"]),
             show_percent(task["accuracy"]),
+            *[show_percent(task["now"].unknown if task["now"] else None)][: len(estimates)],
             *[show_number(task["drifted"]), "all" if left_out else show_number(task["rectified"])][: len(drifts)],
         )
     console.print(table)
@@ -167,6 +170,8 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
         "Accuracies are of validation images when the task was learned: over all classes learned by then, and with the "
         "task known."
     )
+    if estimates:
+        console.print("Accuracies now are estimated from class statistics, as the images of earlier tasks are gone.")
     if has_moved:
         console.print(
             "Drift is the RMSE by which learning a task moved features, residual drift what the retrospector leaves."
