@@ -159,6 +159,31 @@ def test_no_class_is_preferred_for_the_size_of_its_task(name: str, sizes: tuple[
     assert (counts / expected).min() > 0.5
 
 
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("name", ["forward", "lda", "anchored"])
+@pytest.mark.parametrize("sizes", [(2, 3, 1, 2), (5, 1, 1, 1)])
+def test_tasks_between_anchors_are_followed_to_the_space_that_they_are_read_in(
+    name: str, stride: int, sizes: tuple[int, ...]
+) -> None:
+    """A chain without error: a task between two anchors is read in the space of the next, and until then in today's."""
+    tasks, rule = draw(sizes), rule_of(name)
+
+    def estimates(z: Tensor, now: int) -> list[Tensor]:
+        return [move(z, min(-(-task // stride) * stride, now)) for task in range(now + 1)]
+
+    for task, (z, labels) in enumerate(tasks):
+        rule.grow(sizes[task])
+        before = Reading(move(z, task - 1), estimates(z, task - 1)) if task else None
+        rule.learn(Lesson(labels, Reading(move(z, task), estimates(z, task), first=z), before))
+    query, last = torch.cat([z for z, _ in tasks]), len(sizes) - 1
+    reading = Reading(move(query, last), estimates(query, last), first=query)
+    answers = rule.evidence(reading, logits_of(sizes, len(query))).argmax(1)
+    truth = torch.cat([labels + sum(sizes[:task]) for task, (_, labels) in enumerate(tasks)])
+    assert (answers == truth).float().mean() > 0.9
+    shares = torch.bincount(answers, minlength=sum(sizes)) / torch.bincount(truth, minlength=sum(sizes))
+    assert 0.6 < shares.min() <= shares.max() < 1.5
+
+
 def test_log_probabilities_of_heads_are_added_with_their_weight() -> None:
     sizes = (2, 2)
     tasks = draw(sizes)

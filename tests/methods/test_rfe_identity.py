@@ -55,6 +55,7 @@ def test_class_means_rank_tasks_of_one_class() -> None:
     assert torch.allclose(means[0], f.mean(0), atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:identity='class-means' favours tasks of few classes")
 def test_class_means_follow_the_space_that_a_task_is_read_in() -> None:
     class Affine(nn.Sequential):
         feature_dim, nonnegative = 6, False
@@ -116,11 +117,31 @@ def test_small_images_are_refused_before_training() -> None:
         make_learner("rfe", make_stream(size=8))
 
 
-def test_average_identity_warns_of_unequal_tasks() -> None:
-    learner = make_learner("rfe", make_stream((2, 3)))
+@pytest.mark.parametrize("identity", ["average", "class-means"])
+def test_rules_that_favour_small_tasks_warn_of_unequal_ones(identity: str) -> None:
+    learner = make_learner("rfe", make_stream((2, 3)), identity=identity)
     learner.begin_task(make_stream((2, 3)).tasks[0].info)
-    with pytest.warns(UserWarning, match="favours tasks of few classes, and task sizes differ"):
+    with pytest.warns(UserWarning, match=f"identity='{identity}' favours tasks of few classes, and task sizes differ"):
         learner.begin_task(make_stream((2, 3)).tasks[1].info)
+
+
+@pytest.mark.parametrize(
+    ("identity", "statistics"),
+    [
+        ("forward", "discriminant.statistics"),
+        ("anchored", "today.discriminant.statistics"),
+        ("lda", "spaces.0.statistics"),
+    ],
+)
+def test_without_correct_drift_gaussians_of_old_classes_stay_as_they_were(identity: str, statistics: str) -> None:
+    stream = make_stream((2, 2))
+    for corrects in (True, False):
+        learner = make_learner("rfe-plus", stream, identity=identity, correct_drift=corrects)
+        warm(learner, stream, 1)
+        before = learner.identity.rule.get_buffer(f"{statistics}.means").clone()
+        teach(learner, stream, num_learned=1)
+        after = learner.identity.rule.get_buffer(f"{statistics}.means")[:2]
+        assert torch.equal(before, after) is not corrects
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 1, 1)])
@@ -136,6 +157,7 @@ def test_class_means_need_only_one_image_per_class(sizes: tuple[int, ...]) -> No
     assert p.shape == (1, sum(sizes))
 
 
+@pytest.mark.filterwarnings("ignore:identity='class-means' favours tasks of few classes")
 def test_fixed_heads_rank_only_learned_classes() -> None:
     stream = make_stream((2, 3))
     for identity in ("average", "class-means"):

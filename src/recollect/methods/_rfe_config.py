@@ -62,6 +62,8 @@ class RFEConfig:
     """Weight of the heads' log-probabilities in the scores of forward, anchored and lda, λ."""
     components: int = field(default=0, metadata=OMITTED)
     """Principal components that anchored stores of each class, at most; a class has one for every ten images."""
+    correct_drift: bool = field(default=True, metadata=OMITTED)
+    """Whether Gaussians of forward, anchored and lda follow the drift of features; false for ablations."""
     averaging: bool = field(default=False, metadata=OMITTED)
     """After each task, continue with the mean of the weights that tasks have ended with; needs form=affine."""
     mirror: bool = field(default=False, metadata=OMITTED)

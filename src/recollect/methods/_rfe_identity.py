@@ -34,7 +34,7 @@ class TaskIdentity(nn.Module):
     ) -> None:
         super().__init__()
         self.image_shape = image_shape
-        self.is_anchored = config.identity == "anchored"
+        self.is_anchored, self.corrects_drift = config.identity == "anchored", config.correct_drift
         self.mirrors = config.mirror and mirrors and self.is_anchored  # mirrored digits would be no digits
         self.rule = make_rule(
             config.identity,
@@ -55,7 +55,7 @@ class TaskIdentity(nn.Module):
         if task.index and moves:
             if self.is_anchored and self.first is None:
                 self.first = Anchor(backbone)
-            if self.rule.follows_drift:
+            if self.rule.follows_drift and self.corrects_drift:
                 self.before.update({"backbone": Frozen(backbone), "chain": Frozen(chain)})
         self.is_frozen, self._moves = self.is_frozen and not moves, moves
         self.rule.grow(task.num_classes)

@@ -7,6 +7,7 @@ import warnings
 import torch
 
 from recollect.core import RFE, feature_estimation
+from recollect.core.identity import Identity
 from recollect.core.rfe import warn_if_harmful
 from recollect.device import at_least_single
 from recollect.methods._rfe_config import RFEConfig
@@ -16,15 +17,19 @@ from recollect.streams import TaskData, TaskInfo
 MAX_IMAGES = 256  # enough to compare two errors
 
 
-def warn_about_average_rule(sizes: list[int], task: TaskInfo) -> None:
-    """Averaging ranks classes by their within-task probability, which does not suit every stream."""
-    remedy = "where the task is unknown use identity='forward'"
-    if task.num_classes == 1:
+def warn_about_rule(identity: Identity, sizes: list[int], task: TaskInfo) -> None:
+    """Rules that rank classes by their within-task probability do not suit every stream."""
+    if identity not in ("average", "class-means"):
+        return
+    remedy = "where the task is unknown use identity='anchored'"
+    if task.num_classes == 1 and identity == "average":
         warnings.warn(
             f"identity='average' cannot rank a task of one class, whose softmax is always 1; {remedy}", stacklevel=3
         )
     elif len({*sizes[: task.index + 1]}) > len({*sizes[: task.index]}) > 0:
-        warnings.warn(f"identity='average' favours tasks of few classes, and task sizes differ; {remedy}", stacklevel=3)
+        warnings.warn(
+            f"identity={identity!r} favours tasks of few classes, and task sizes differ; {remedy}", stacklevel=3
+        )
 
 
 @torch.no_grad()

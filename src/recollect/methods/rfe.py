@@ -25,7 +25,7 @@ from recollect.methods._heads import read_features, start_heads
 from recollect.methods._rfe_config import CONTENTS, RFEConfig
 from recollect.methods._rfe_identity import Ranking, TaskIdentity
 from recollect.methods._rfe_memory import Recall, RFEMemory
-from recollect.methods._rfe_warnings import warn_about_average_rule, warn_about_retrospector
+from recollect.methods._rfe_warnings import warn_about_retrospector, warn_about_rule
 from recollect.methods.learner import (
     CachedFunctions,
     Learner,
@@ -86,8 +86,7 @@ class RFELearner(Learner[RFEConfig]):
         super().begin_task(task)
         with (self.setup.key / "retrospectors" / task.index).initialising():
             self.rfe.begin_task(moves=self.adapts)
-        if self.config.identity == "average":
-            warn_about_average_rule(self.network.sizes(), task)
+        warn_about_rule(self.config.identity, self.network.sizes(), task)
 
     @torch.no_grad()
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
