@@ -1,9 +1,9 @@
 """How well pseudo-features stand in for the images of earlier months: estimated accuracies, and calibration.
 
-Months of ten CIFAR-100 classes, 100 images per class, are learned with EfficientNet-Lite0 at 64 pixels. After each, what
-the model says of earlier months is compared with their test images.
+Months of ten or of two CIFAR-100 classes, 100 images per class, are learned with EfficientNet-Lite0 at 64 pixels. After
+each, what the model says of earlier months is compared with their test images.
 
-python benchmarks/calibration.py --data-root DATA [--months 6] [--seeds 3] [--adapt]     adds to results/calibration.json
+python benchmarks/calibration.py --data-root DATA [--months 6] [--classes 10] [--seeds 3] [--adapt]    adds to results/calibration.json
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ RAW = RESULTS / "calibration.json"
 NUM_BINS = 15
 
 
-def measure(data_root: Path, seed: int, months: int, *, adapt: bool) -> dict[str, Any]:
+def measure(data_root: Path, seed: int, months: int, classes: int, *, adapt: bool) -> dict[str, Any]:
     """What is estimated and what is true after each month but the first."""
-    options = StreamOptions(tasks=10, train_per_class=100)
+    options = StreamOptions(tasks=100 // classes, train_per_class=100)
     tasks = open_stream("split-cifar100", options, seed, data_root).tasks[:months]
     model = ContinualClassifier(backbone="efficientnet-lite0", image_size=64, seed=seed)
     after = []
@@ -46,7 +46,7 @@ def measure(data_root: Path, seed: int, months: int, *, adapt: bool) -> dict[str
             images = [_read(earlier.test) for earlier in tasks[: number + 1]]
             after.append(_compare(model, images) | {"alone": _calibrate(alone, images)})
             print(seed, adapt, after[-1], flush=True)
-    return {"seed": seed, "adapt": adapt, "after": after, "commit": code_version()}
+    return {"seed": seed, "classes": classes, "adapt": adapt, "after": after, "commit": code_version()}
 
 
 def _read(split: Split) -> tuple[Tensor, list[str]]:
@@ -79,11 +79,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--months", type=int, default=6)
+    parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--adapt", action="store_true")
     arguments = parser.parse_args()
     for seed in range(arguments.seeds):
-        row = measure(arguments.data_root, seed, arguments.months, adapt=arguments.adapt)
+        row = measure(arguments.data_root, seed, arguments.months, arguments.classes, adapt=arguments.adapt)
         rows = json.loads(RAW.read_text(encoding="utf-8"))["rows"] if RAW.exists() else []
-        others = [other for other in rows if (other["seed"], other["adapt"]) != (row["seed"], row["adapt"])]
+        same = ("seed", "classes", "adapt")
+        others = [other for other in rows if any(other[name] != row[name] for name in same)]
         write_json(RAW, {"rows": [*others, row]})

@@ -15,6 +15,7 @@ from recollect.results import find_results
 
 PAGE = ROOT / "docs" / "results-unknown.md"
 ORACLE = RESULTS / "oracle.json"
+CALIBRATION = RESULTS / "calibration.json"
 PRESETS = {
     "digits": "Digits, five tasks of two classes, from scratch",
     "months": "Digits in months of 6, 1, 1 and 2 classes, from scratch",
@@ -51,7 +52,14 @@ def page() -> str:
     listing = details(f"{len(runs)} runs", table(["command", "commit"], runs, is_text=True))
     return fill(
         "results-unknown.md",
-        {"overview": _overview(), "oracle": _oracle(), "tables": "\n\n".join(parts), "runs": listing},
+        {
+            "overview": _overview(),
+            "oracle": _oracle(),
+            "tables": "\n\n".join(parts),
+            "runs": listing,
+            "rules": _rules(),
+            "calibration": _calibration(),
+        },
     )
 
 
@@ -211,6 +219,58 @@ def _oracle() -> str:
         "task predicted, true",
         "CIL",
         "CIL, true",
+    ]
+    return table(head, cells) if cells else "Not measured yet."
+
+
+def _rules() -> str:
+    """The rules on digits, with and without their parts."""
+    rows = []
+    for experiment in collect(find_results([RESULTS / "unknown" / "rules"]).values()):
+        for v in experiment.variants:
+            options = dict(v.options)
+            rows.append([
+                str(options.get("identity", "anchored")), "yes" if options.get("head_weight", 0.5) else "no",
+                "yes" if options.get("correct_drift", True) else "no", str(options.get("components", 8)), str(len(v.seeds)),
+                *(spread(v.values(name, "average_accuracy")) for name in ("til", "task_prediction", "cil")),
+            ])  # fmt: skip
+    order = {"anchored": 0, "forward": 1, "lda": 2, "class-means": 3, "average": 4}
+    rows.sort(key=lambda row: (order[row[0]], row[1] == "no", row[2] == "no", row[3] == "0"))
+    head = ["rule", "heads", "drift", "components", "seeds", "TIL", "task predicted", "CIL"]
+    return table(head, [[f"`{row[0]}`", *row[1:]] for row in rows]) if rows else "Not measured yet."
+
+
+def _calibration() -> str:
+    """How far off estimates for earlier months are, and what they gain in calibration."""
+    rows: list[dict[str, Any]] = (
+        json.loads(CALIBRATION.read_text(encoding="utf-8"))["rows"] if CALIBRATION.exists() else []
+    )
+    groups: dict[tuple[int, bool], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["classes"], row["adapt"]), []).append(row)
+    cells = []
+    for (classes, adapt), runs in sorted(groups.items(), key=lambda item: (item[0][1], -item[0][0])):
+        states = [state for run in runs for state in run["after"]]
+        pairs = [pair for state in states for pair in zip(state["estimated"], state["actual"], strict=True)]
+        off = {
+            name: [abs(estimated[name] - actual[name]) for estimated, actual in pairs] for name in ("known", "unknown")
+        }
+        errors = {kind: [state[kind]["error"] for state in states] for kind in ("calibrated", "alone")}
+        cells.append([
+            f"{classes} classes a month{', adapted' * adapt}", f"{len(runs)}", f"{1 + max(len(run['after']) for run in runs)}",
+            *(f"{sum(values) / len(values):.1f} (at most {max(values):.1f})" for values in (off["known"], off["unknown"])),
+            *(f"{sum(values) / len(values):.1f}" for values in (errors["calibrated"], errors["alone"])),
+            ", ".join(sorted({f"`{run['commit'][:10]}`" for run in runs})),
+        ])  # fmt: skip
+    head = [
+        "months",
+        "seeds",
+        "number",
+        "task known: off by",
+        "task unknown: off by",
+        "calibration error",
+        "newest month alone",
+        "commit",
     ]
     return table(head, cells) if cells else "Not measured yet."
 

@@ -108,6 +108,7 @@ class ResultFile(TypedDict):
     drift: NotRequired[Drift | None]
     parameters: ParameterCounts
     values_held: NotRequired[int]
+    bytes_held: NotRequired[dict[str, int]]
     memory: MemorySize
     seconds: dict[str, float]
     images_per_second: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from recollect.engine import Observer
-from tests.support import make_learner, make_stream, teach
+from tests.support import make_learner, make_stream, teach, warm
 
 STREAM = make_stream((2, 1, 3), per_class=12)
 
@@ -141,3 +142,78 @@ def test_fecam_is_the_distance_under_each_classes_correlations() -> None:
         away = normalise(test) - normalise(own.mean(0, keepdims=True))
         expected.append(-np.einsum("nd,de,ne->n", away, inverse, away))
     np.testing.assert_allclose(scores, np.stack(expected, axis=1), rtol=2e-3, atol=1e-4)
+
+
+def ridge(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The affine map from old to new features, and the covariance of its leave-one-out errors, by refitting."""
+
+    def fit(strength: float) -> tuple[np.ndarray, np.ndarray]:
+        """Pulled towards "nothing moved"; the intercept is that of all images."""
+        z, moved = old - old.mean(0), (new - old) - (new - old).mean(0)
+        scale = strength * (np.linalg.svd(z, compute_uv=False) ** 2).mean()
+        change = np.linalg.solve(z.T @ z + scale * np.eye(z.shape[1]), z.T @ moved)
+        return change, new.mean(0) - old.mean(0) @ (np.eye(z.shape[1]) + change)
+
+    def errors(strength: float) -> np.ndarray:
+        z = old - old.mean(0)
+        scale = strength * (np.linalg.svd(z, compute_uv=False) ** 2).mean()
+        hat = z @ np.linalg.solve(z.T @ z + scale * np.eye(z.shape[1]), z.T) + 1 / len(z)
+        change, intercept = fit(strength)
+        residual = new - (old + old @ change + intercept)
+        return residual / (1 - np.diag(hat))[:, None]
+
+    strengths = [10.0**e for e in range(-6, 7)]
+    strength = min(strengths, key=lambda s: float((errors(s) ** 2).mean()))
+    change, intercept = fit(strength)
+    missed = errors(strength)
+    return np.eye(old.shape[1]) + change, intercept, missed.T @ missed / len(old)
+
+
+def test_ldc_is_batch_lda_on_statistics_carried_along_with_the_features() -> None:
+    stream = make_stream((2, 3), per_class=40)
+    learner = make_learner("ldc", stream, shrinkage=0.2)
+    warm(learner, stream, 1)
+    images = [task.train.take(torch.arange(len(task.train))) for task in stream.tasks]
+    tests = stream.pixels.normalise(torch.cat([t.test.take(torch.arange(len(t.test)))[0] for t in stream.tasks]))
+
+    def read(x: torch.Tensor) -> np.ndarray:
+        with torch.no_grad():
+            return np.asarray(learner.eval().network.backbone(x).double())
+
+    first, second = (stream.pixels.normalise(x) for x, _ in images)
+    before, old = read(first), read(second)
+    teach(learner, stream, num_learned=1)
+    new, query = read(second), read(tests)
+    weight, intercept, residual = ridge(old, new)
+    y = [np.asarray(labels) for _, labels in images]
+    means = np.stack(
+        [before[y[0] == c].mean(0) @ weight + intercept for c in (0, 1)] + [new[y[1] == c].mean(0) for c in (2, 3, 4)]
+    )
+    centred = before - np.stack([before[y[0] == c].mean(0) for c in (0, 1)])[y[0]]
+    own = new - means[y[1]]
+    scatter = weight.T @ (centred.T @ centred) @ weight + residual * (len(before) - 2) + own.T @ own
+    covariance = scatter / (len(before) + len(new) - 5)
+    d = len(covariance)
+    inverse = np.linalg.inv(0.8 * covariance + 0.2 * np.trace(covariance) / d * np.eye(d))
+    expected = query @ inverse @ means.T - 0.5 * np.einsum("cd,de,ce->c", means, inverse, means)
+    with torch.no_grad():
+        scores = np.asarray(learner.scores(tests).cil)
+    scores, expected = (part - part.mean(1, keepdims=True) for part in (scores, expected))
+    np.testing.assert_allclose(scores, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max())
+    assert (scores.argmax(1) == expected.argmax(1)).mean() > 0.99
+
+
+@pytest.mark.parametrize("name", ["ncm", "slda", "fecam"])
+@pytest.mark.parametrize("sizes", [(6, 1, 1, 2), (1, 1, 1)])
+def test_no_class_is_preferred_for_the_size_of_its_task(name: str, sizes: tuple[int, ...]) -> None:
+    """Statistics do not depend on how classes are divided into tasks (but for ranpac's ridge, which tasks choose)."""
+    stream = make_stream(sizes, per_class=12)
+    whole = replace(make_stream((sum(sizes),), per_class=12), pixels=stream.pixels)
+    x = stream.pixels.normalise(torch.cat([t.test.take(torch.arange(len(t.test)))[0] for t in stream.tasks]))
+    scores = []
+    for each in (stream, whole):
+        learner = make_learner(name, each, **({"shrinkage": 0.2} if name == "slda" else {}))
+        teach(learner, each)
+        with torch.no_grad():
+            scores.append(learner.eval().scores(x).cil)
+    assert torch.equal(scores[0].argmax(1), scores[1].argmax(1))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from recollect import load_run
 from recollect.engine import checkpoint
 from recollect.errors import UserError
 from recollect.runs import resolve, run
@@ -53,6 +54,18 @@ def test_result_json_has_the_documented_contents_and_is_reproducible_to_the_bit(
     assert events[0]["event"] == "started"
     assert events[-1]["event"] == "finished"
     assert sum(e["event"] == "epoch" for e in events) == 2 + 2  # one epoch a phase, two phases a task
+
+
+def test_bytes_held_count_every_tensor_once_by_what_it_is(tmp_path: Path) -> None:
+    settings = QUICK | {"components": 2}
+    result = run(resolve("split-digits", "slda", 0, settings), tmp_path / "slda", device="cpu")
+    dim, classes = load_run(tmp_path / "slda").learner.network.feature_dim, 10
+    statistics = 8 * classes + 4 * (classes * dim + dim * (dim + 1) // 2 + classes * 2 * dim)
+    derived = 4 * (classes * dim + classes + dim + classes * 2 * dim + classes * 2)
+    losses = 4 * 4 * 10 * 8 + 8  # of each spread, prior and temperature; and a count
+    held = result["bytes_held"]
+    assert held["class means and covariances"] == statistics + derived + losses
+    assert set(held) == {"class means and covariances", "network"}
 
 
 def test_results_without_a_chain_and_with_a_memory(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from recollect.audit.files import (
 from recollect.errors import UserError
 from recollect.inference.stored import ABOUT, FILE, AboutFile
 from recollect.methods import Method, methods
+from recollect.methods.contents import COMMON, kind_of_tensor
 from recollect.storage import UNFINISHED, read_json
 
 KNOWN_FILES = {"config.json", "data.json", "events.jsonl", "result.json", "state.json", "model.json", "lock", ABOUT}
@@ -39,7 +40,6 @@ FILE_PARTS = {
     "fit": "state of the optimiser",
     "drift": "features of a task's test images, for the drift report",
 }
-COMMON = {"memory": "memory", "backbone": "network", "heads": "network"}
 
 
 @dataclass(frozen=True)
@@ -220,13 +220,8 @@ def _collect_labels(settings: dict[str, Any], given: Method | None) -> dict[str,
 
 def describe_tensor(name: str, labels: Mapping[str, str]) -> str:
     """Return the role of a tensor, by the attributes in its name."""
-    parts = name.split(".")
-    if parts[0] in FILE_PARTS:
-        return FILE_PARTS[parts[0]]
-    for label, kind in labels.items():
-        if any(part == label or (label.endswith("_") and part.startswith(label)) for part in parts):
-            return kind
-    return "other"
+    file_part = name.split(".")[0]
+    return FILE_PARTS[file_part] if file_part in FILE_PARTS else kind_of_tensor(name, labels)
 
 
 def _format_tasks(tasks: tuple[int, ...] | list[int]) -> str:

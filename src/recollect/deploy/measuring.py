@@ -49,15 +49,15 @@ def measure_validation(model: Model, reader: Reader, validation: TaskData) -> Mo
     )
     model = replace(model, tasks=(*model.tasks[:-1], newest))
     drawn = draw_earlier_tasks(model, reader)
-    if drawn is None:
-        across = fit_temperature(outputs.across, labels, owner, shares)
-    else:  # each class counts alike, whether of images or of draws
-        num_draws, num_images = len(drawn.units) / units.start, len(labels) / (units.stop - units.start)
-        weights = torch.cat([torch.ones(len(labels)), torch.full((len(drawn.units),), num_images / num_draws)])
-        logs, all_labels = torch.cat([outputs.across, drawn.across]), torch.cat([labels, drawn.units])
-        across = fit_temperature(logs, all_labels, owner, shares, weights)
+    logs, counted, weights = outputs.across, labels, torch.ones(len(labels))
+    if drawn is not None:
         earlier = zip(model.tasks[:-1], drawn.accuracies, strict=True)
         model = replace(model, tasks=(*(replace(task, now=now) for task, now in earlier), newest))
+        if len(labels) < FEW_IMAGES:  # each class counts alike, whether of images or of draws
+            num_draws, num_images = len(drawn.units) / units.start, len(labels) / (units.stop - units.start)
+            weights = torch.cat([weights, torch.full((len(drawn.units),), num_images / num_draws)])
+            logs, counted = torch.cat([logs, drawn.across]), torch.cat([labels, drawn.units])
+    across = fit_temperature(logs, counted, owner, shares, weights)
     probabilities = (outputs.across / across + shares).softmax(1) @ members
     backbone = reader.learner.network.backbone
     _warn_if_not_learned(newest, len(labels), pretrained=is_pretrained(model.settings, backbone))

@@ -18,6 +18,7 @@ from recollect.distributed.world import SINGLE, join_world
 from recollect.engine import Engine, Observer, Record, Runtime, StopRequest, catch_signals
 from recollect.errors import StoppedError, UserError
 from recollect.methods import Learner, Schedule, build_backbone, build_learner
+from recollect.methods.contents import bytes_by_kind
 from recollect.metrics import summarise
 from recollect.rng import Key
 from recollect.runs.config import ConfigFile, RunConfig
@@ -199,6 +200,7 @@ def _result(config: RunConfig, learner: Learner[Any], record: Record, runtime: R
         "drift": _drift(record) if config.measure_drift else None,
         "parameters": {"training": parameters.training, "inference": parameters.inference},
         "values_held": _values_held(learner),
+        "bytes_held": bytes_by_kind(learner.state_dict(), row.contents),
         "memory": {"samples": sum(map(len, learner.memories())), "bytes": sum(m.num_bytes for m in learner.memories())},
         "seconds": record.seconds,
         "images_per_second": record.num_images / training_seconds if training_seconds else 0.0,
