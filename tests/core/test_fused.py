@@ -96,6 +96,7 @@ def test_a_subclass_with_its_own_forward_is_not_fused(part: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rfe", "rfe-b", "rfe-e2e", "rfe-no-aux"])
+@pytest.mark.filterwarnings("ignore:identity='class-means' favours tasks of few classes")
 @pytest.mark.parametrize("identity", ["average", "class-means"])
 def test_a_reader_scores_as_the_learner_does(name: str, identity: str) -> None:
     stream = make_stream((2, 3, 2))

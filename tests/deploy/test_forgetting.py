@@ -38,6 +38,7 @@ def rows_of(model: Model, name: str) -> dict[str, bytes]:
     return {key: row.numpy().tobytes() for key, row in rows.items()}
 
 
+@pytest.mark.filterwarnings("ignore:identity='class-means' favours tasks of few classes")
 @pytest.mark.parametrize(
     ("identity", "num_rows"), [("anchored", 5), ("auto", 3), ("class-means", 2)]
 )  # "auto" is forward here

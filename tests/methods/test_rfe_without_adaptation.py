@@ -28,6 +28,7 @@ def test_a_backbone_that_never_moves_reads_as_streaming_lda(components: int) -> 
     assert rfe.parameter_counts().inference < 1.8 * slda.parameter_counts().inference
 
 
+@pytest.mark.filterwarnings("ignore:identity='class-means' favours tasks of few classes")
 @pytest.mark.parametrize("identity", ["anchored", "forward", "class-means", "lda"])
 @pytest.mark.parametrize("adapted", [(False, True, False, True), (True, False, False, True)])
 def test_tasks_with_and_without_adaptation_alternate(identity: str, adapted: tuple[bool, ...]) -> None:
