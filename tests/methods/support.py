@@ -1,4 +1,5 @@
-"""A small network in double precision, and one step of a method on it, to compare with the oracles in NumPy."""
+"""Small networks: one that counts as pretrained, and one in double precision with a step of a method on it, to compare
+with the oracles in NumPy."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.methods import Learner
+from recollect.nets.convnet import ConvNet
 from recollect.rng import Key
 from recollect.streams import Batch, Moves
 from tests.methods import oracles
@@ -19,6 +21,14 @@ from tests.support import make_learner, make_stream
 UNITS = [range(0, 2), range(2, 5), range(5, 7)]
 EVERYTHING = range(7)
 NOW = 2  # the task being learned: the third, so that there is more than one old one
+
+
+def pretrained() -> nn.Module:
+    """A network that counts as pretrained, as its images have a normalisation of their own."""
+    with Key(0).initialising():
+        backbone = ConvNet(3, 4)
+    backbone.normalisation = ((0.5,) * 3, (0.5,) * 3)  # type: ignore[assignment]
+    return backbone
 
 
 class Linear(nn.Module):
