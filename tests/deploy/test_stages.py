@@ -15,9 +15,11 @@ from recollect.core import Discriminant
 from recollect.deploy import Model, ModelStore, stages
 from recollect.deploy.learning import learn_task
 from recollect.deploy.model import Settings
+from recollect.deploy.reader import new_learner
+from recollect.engine import Observer
 from recollect.errors import UserError
 from recollect.nets.efficientnet import efficientnet_lite0
-from tests.deploy.support import digits
+from tests.deploy.support import bits, digits
 from tests.support import StopAt, StopError
 
 LAST = {"features": "last"}
@@ -110,6 +112,9 @@ def test_an_adapted_model_that_is_worse_is_kept_only_by_force(tmp_path: Path, mo
     assert forced.rejected is None
     assert forced.model.tasks[-1].unadapted.unknown == 50.0
     assert ModelStore(tmp_path / "b").load().tasks[-1].adapted
+    classifier = ContinualClassifier("efficientnet-lite0", image_size=32, epochs=1, device="cpu", **LAST)
+    with pytest.warns(UserWarning, match="50.0 to 10.0 %, so the adapted model was discarded; force=True keeps it"):
+        classifier.learn(few("may"), task="may", adapt=True)
 
 
 def test_an_interrupted_adaptation_leaves_the_frozen_version_and_resumes_to_the_same_bits(tmp_path: Path) -> None:
@@ -147,3 +152,37 @@ def test_new_pretrained_models_read_all_blocks_unless_told_otherwise(tmp_path: P
     model = ContinualClassifier.load(tmp_path / "model", device="cpu")
     assert model.settings.backbone_options == {"features": "blocks"}
     assert model.features(few("may")[0][:2]).shape == (2, 1808)
+
+
+@pytest.mark.parametrize(
+    ("changes", "averaging", "alpha"),
+    [({}, True, 0.0), ({"alpha": 2.0}, False, 8.0), ({"backbone_options": {"weights": "none"}}, False, 1.0)],
+)
+def test_adaptation_continues_with_the_mean_of_weights_unless_alpha_was_given(
+    changes: dict[str, Any], averaging: bool, alpha: float
+) -> None:
+    settings = stages.complete_settings(replace(SETTINGS, **changes), few("may"))
+    assert settings.averaging == averaging
+    config = new_learner(settings).config
+    assert (config.averaging, config.alpha) == (averaging, alpha)
+
+
+def test_an_interrupted_adaptation_in_python_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    """The frozen stage is learned again, in seconds, and leaves the checkpoints of the adaptation alone."""
+
+    def classifier() -> ContinualClassifier:
+        return ContinualClassifier("efficientnet-lite0", image_size=32, epochs=2, batch_size=16, device="cpu", **LAST)
+
+    options: dict[str, Any] = {"task": "may", "adapt": True, "force": True, "work": tmp_path / "work"}
+    with pytest.raises(StopError):
+        classifier().learn(few("may"), **options, observer=StopAt(20), checkpoint_seconds=0.0)
+    resumed: list[str] = []
+
+    class Watch(Observer):
+        def event(self, kind: str, **fields: Any) -> None:
+            resumed.append(kind)
+
+    again = classifier().learn(few("may"), **options, observer=Watch())
+    assert "resumed" in resumed
+    whole = classifier().learn(few("may"), **(options | {"work": tmp_path / "whole"}))
+    assert bits(again.model) == bits(whole.model)

@@ -36,7 +36,7 @@ from recollect.deploy.estimator import (
 )
 from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.reader import Reader, check_backbone
-from recollect.deploy.stages import choose_stages, complete_settings, learn_in_stages
+from recollect.deploy.stages import choose_stages, complete_settings, learn_in_stages, warn_if_rejected
 from recollect.deploy.store import ModelStore
 from recollect.device import to_host
 from recollect.engine import Observer, Runtime
@@ -192,6 +192,7 @@ class ContinualClassifier:
                 self._model, settings, labelled, task, runtime, checkpoints, self._module, stages,
                 force=force, observer=observer, heed_signals=heed_signals, checkpoint_seconds=checkpoint_seconds,
             )  # fmt: skip
+        warn_if_rejected(learned)
         self._settings, self._model, self._reader = settings, learned.model, None
         return self
 

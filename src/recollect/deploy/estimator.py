@@ -21,7 +21,7 @@ from recollect.runs.settings import check, options_of_function
 PLAIN = tuple(
     field.name
     for field in fields(Settings)
-    if field.name not in ("backbone", "backbone_options", "identity", "form", "components")
+    if field.name not in ("backbone", "backbone_options", "identity", "form", "averaging", "components")
 )
 """Settings that are parameters of the same name."""
 MAX_NAMED = 10  # classes in one message

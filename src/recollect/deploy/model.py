@@ -48,6 +48,9 @@ class Settings:
     `auto` is anchored with a pretrained backbone and forward without."""
     form: Literal["gated", "affine"] = "gated"
     """Of the retrospectors; new models with a pretrained backbone have affine ones, which need no training."""
+    averaging: bool = False
+    """Whether adaptation continues with the mean of the weights that tasks end with, and alpha is not used; new models
+    with a pretrained backbone, unless another alpha was given."""
     components: int = 0
     """Principal components stored of each class, at most; earlier models have none."""
 

@@ -60,12 +60,15 @@ def new_learner(
         gentle="pretrained",
         form=settings.form,
         components=settings.components,
+        averaging=settings.averaging,
     )
     if settings.identity == EARLIER_IDENTITY:
         config = replace(config, gentle="never")
     is_gentle = config.gentle == "pretrained" and getattr(backbone, "normalisation", None) is not None
     rate = settings.learning_rate * (PRETRAINED_RATE if is_gentle else 1.0)
-    if is_gentle and settings.identity != "auto":
+    if settings.averaging:
+        config = replace(config, alpha=0.0)
+    elif is_gentle and settings.identity != "auto":
         config = replace(config, alpha=PRETRAINED_ALPHA * settings.alpha)
     schedule = Schedule(settings.epochs, rate, patience)
     return build_learner(RFELearner, config, backbone, shape, schedule, key, flips=settings.flip)

@@ -5,6 +5,8 @@ The adapted model is kept where validation images say that it is not worse with 
 
 from __future__ import annotations
 
+import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +82,7 @@ def complete_settings(settings: Settings, data: Any, backbone: nn.Module | None 
         image_size=size,
         epochs=epochs or (PRETRAINED_EPOCHS if pretrained else EPOCHS),
         form=form,
+        averaging=pretrained and settings.alpha == Settings.alpha,
         components=COMPONENTS,
     )
 
@@ -134,19 +137,22 @@ def learn_in_stages(
 ) -> Learned:
     """Learn a task; `frozen` is the model after the first stage, if that is done already."""
 
-    def learn(*, adapt: bool) -> Model:
+    first = work / "frozen" if stages.adapted else work  # its checkpoints are not those of the adaptation
+
+    def learn(folder: Path, *, adapt: bool) -> Model:
         return learn_task(
-            before, settings, data, name, runtime, work, backbone, adapt=adapt, observer=observer,
+            before, settings, data, name, runtime, folder, backbone, adapt=adapt, observer=observer,
             heed_signals=heed_signals, checkpoint_seconds=checkpoint_seconds, seconds=stages.seconds,
         )  # fmt: skip
 
     if stages.frozen and frozen is None:
-        frozen = learn(adapt=False)
+        frozen = learn(first, adapt=False)
         after_frozen(frozen)
     if not stages.adapted:
         assert frozen is not None
         return Learned(frozen)
-    adapted = learn(adapt=True)
+    shutil.rmtree(first, ignore_errors=True)
+    adapted = learn(work, adapt=True)
     if frozen is None:
         return Learned(adapted)
     without, with_it = _accuracies(frozen), _accuracies(adapted)
@@ -154,6 +160,18 @@ def learn_in_stages(
         return Learned(frozen, rejected=with_it)
     newest = replace(adapted.tasks[-1], unadapted=without)
     return Learned(replace(adapted, tasks=(*adapted.tasks[:-1], newest)))
+
+
+def warn_if_rejected(learned: Learned) -> None:
+    """Say that the adapted model was not kept, where no command prints it."""
+    kept = _accuracies(learned.model)
+    if learned.rejected is not None and kept is not None:
+        warnings.warn(
+            f"adaptation changed the validation accuracy of {learned.model.tasks[-1].name!r} over all classes from "
+            f"{kept.unknown:.1f} to {learned.rejected.unknown:.1f} %, so the adapted model was discarded; force=True "
+            "keeps it",
+            stacklevel=3,
+        )
 
 
 def _accuracies(model: Model) -> Accuracies | None:
