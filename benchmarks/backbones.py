@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from pages.experiments import RESULTS, ROOT
 from pages.markdown import fill, table
+from recollect import ContinualClassifier
 from recollect.core import Discriminant, folded
 from recollect.engine import Runtime
 from recollect.nets import backbones
@@ -41,6 +43,7 @@ LAYERS = (
 ROUNDS, TIMED_IMAGES = 5, 64
 """How often each network is timed, and on how many images."""
 COMPONENTS = (0, 1, 2, 4, 8, 16)
+ADAPTED_SIZES = (64, 128)
 NUM_CLASSES, PER_TASK, PER_CLASS = 30, 10, 100
 BATCH_SIZE = 16
 
@@ -60,24 +63,18 @@ def measure(
     With `chooses` the shrinkage is chosen as `recollect learn` does, else by Oracle Approximating Shrinkage. There is a
     row for each number of components of a class.
     """
-    stream = open_stream(stream_name, StreamOptions(tasks=10) if stream_name in STREAMS else None, 0, data_root)
-    images, labels = zip(*(task.train.take(torch.arange(len(task.train))) for task in stream.tasks[:6]), strict=True)
-    x, y = torch.cat(images).expand(-1, 3, -1, -1), torch.cat(labels)
-    num_classes, per_task = min(NUM_CLASSES, len(y.unique())), min(PER_TASK, len(stream.tasks[0].info.class_names))
-    per_class = min(PER_CLASS, min(torch.bincount(y)[:num_classes].tolist()) // 2)
-    own = [(y == label).nonzero()[:, 0][: 2 * per_class] for label in range(num_classes)]
-    shape = (3, *stream.image_shape[1:])
+    (x, y), (others, truth), tasks = _load(stream_name, data_root)
+    shape = (3, *x.shape[2:])
     network = backbones()[name].make(shape, image_size=size, features=features).eval()
     assert isinstance(network, EfficientNetLite)
     Runtime.choose("cpu", "fp32").place(network)
     assert network.normalisation is not None
     mean, std = (torch.tensor(values)[:, None, None] for values in network.normalisation)
     read = folded(network, shape)
-    train, validation = (torch.cat([row[part] for row in own]) for part in (slice(per_class), slice(per_class, None)))
-    f, g = (_features(read, x[part], mean, std) for part in (train, validation))
-    tasks, truth, rows = torch.arange(num_classes) // per_task, y[validation], list[dict[str, Any]]()
+    f, g = (_features(read, images, mean, std) for images in (x, others))
+    rows: list[dict[str, Any]] = []
     for number in components:
-        scores = _discriminant(f, y[train], tasks, number, chooses=chooses)(g)
+        scores = _discriminant(f, y, tasks, number, chooses=chooses)(g)
         within = scores.masked_fill(tasks[truth][:, None] != tasks, float("-inf"))
         rows.append({
             "stream": stream_name, "backbone": name, "image_size": size, "features": features,
@@ -87,6 +84,41 @@ def measure(
             "images": len(truth), "commit": code_version(),
         })  # fmt: skip
     return rows
+
+
+def _load(stream_name: str, data_root: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor]:
+    """Images to learn from with their classes, validation images with theirs, and the task of each class."""
+    stream = open_stream(stream_name, StreamOptions(tasks=10) if stream_name in STREAMS else None, 0, data_root)
+    images, labels = zip(*(task.train.take(torch.arange(len(task.train))) for task in stream.tasks[:6]), strict=True)
+    x, y = torch.cat(images).expand(-1, 3, -1, -1), torch.cat(labels)
+    num_classes, per_task = min(NUM_CLASSES, len(y.unique())), min(PER_TASK, len(stream.tasks[0].info.class_names))
+    per_class = min(PER_CLASS, min(torch.bincount(y)[:num_classes].tolist()) // 2)
+    own = [(y == label).nonzero()[:, 0][: 2 * per_class] for label in range(num_classes)]
+    train, validation = (torch.cat([row[part] for row in own]) for part in (slice(per_class), slice(per_class, None)))
+    return (x[train], y[train]), (x[validation], y[validation]), torch.arange(num_classes) // per_task
+
+
+def measure_adaptation(name: str, size: int, data_root: Path) -> dict[str, Any]:
+    """CIFAR-100 with the same images, by `recollect learn` as it is and with --adapt in every month."""
+    (x, y), (others, truth), tasks = _load("split-cifar100", data_root)
+    row: dict[str, Any] = {"backbone": name, "image_size": size, "images": len(truth), "commit": code_version()}
+    for way in ("frozen", "adapted"):
+        model, started = ContinualClassifier(name, image_size=size, seed=0), time.process_time()
+        for task in tasks.unique().tolist():
+            own = tasks[y] == task
+            adapt = way == "adapted"
+            model.learn(
+                (x[own], [str(label) for label in y[own].tolist()]), task=f"month {task}", adapt=adapt, force=adapt
+            )
+        minutes = (time.process_time() - started) / 60 / len(tasks.unique())
+        months = [
+            (others[own], [str(label) for label in truth[own].tolist()])
+            for own in (tasks[truth] == task for task in tasks.unique())
+        ]
+        known = [model.score(*month, task=f"month {task}") for task, month in enumerate(months)]
+        unknown = [model.score(*month) for month in months]
+        row[way] = {"task_known": 100 * fmean(known), "task_unknown": 100 * fmean(unknown), "minutes": minutes}
+    return row
 
 
 def _discriminant(f: Tensor, y: Tensor, tasks: Tensor, components: int, *, chooses: bool) -> Discriminant:
@@ -131,7 +163,7 @@ def measure_times() -> list[dict[str, Any]]:
 
 def _raw() -> dict[str, list[dict[str, Any]]]:
     raw: dict[str, list[dict[str, Any]]] = json.loads(RAW.read_text(encoding="utf-8")) if RAW.exists() else {}
-    return {"rows": [], "layers": [], "components": [], "times": []} | raw
+    return {"rows": [], "layers": [], "components": [], "times": [], "adapted": []} | raw
 
 
 def run(data_root: Path) -> None:
@@ -160,6 +192,11 @@ def run(data_root: Path) -> None:
             for name in VARIANTS:
                 if (stream, name, size) not in sizes:
                     record("rows", measure(stream, name, size, data_root))
+    adapted = {(row["backbone"], row["image_size"]) for row in raw["adapted"]}
+    for size in ADAPTED_SIZES:
+        for name in VARIANTS:
+            if (name, size) not in adapted:
+                record("adapted", [measure_adaptation(name, size, data_root)])
 
 
 def page() -> str:
@@ -208,9 +245,23 @@ def page() -> str:
         "tables": "\n\n".join(parts),
         "layers": table(head, layers),
         "components": table(number_head, numbers),
+        "adapted": _adapted(raw["adapted"]),
         "commits": ", ".join(sorted(commits)),
     }
     return fill("backbones.md", values)
+
+
+def _adapted(rows: list[dict[str, Any]]) -> str:
+    """Accuracies of learning at once and with adaptation, and CPU minutes of both."""
+    if not rows:
+        return "Not measured yet."
+    cells = [
+        [f"`{row['backbone']}`", str(row["image_size"])]
+        + [cell for way in ("frozen", "adapted") for cell in (*_accuracies(row[way]), f"{row[way]['minutes']:.1f}")]
+        for row in sorted(rows, key=lambda row: (row["backbone"], row["image_size"]))
+    ]
+    head = ["at once: task known", "unknown", "minutes", "with `--adapt`: task known", "unknown", "minutes"]
+    return table(["backbone", "image size", *head], cells)
 
 
 def _place(row: dict[str, Any]) -> tuple[str, str, int]:
