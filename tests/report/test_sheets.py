@@ -83,7 +83,7 @@ def test_tiny_imagenet_shows_the_paper_s_training_hours_and_testing_seconds() ->
 def test_tiny_imagenet_shows_the_paper_s_parameters_and_space() -> None:
     sheet = sheet_of(tiny_imagenet(), "-space")
     assert rows_of(sheet)["rfe"][:2] == ["2.00 / 1.50", "25.63 / 14.46"]
-    (note,) = sheet.notes
+    _, note = sheet.notes
     for figure in ("12.28", "14.36", "12.49", "3.84"):
         assert figure in note
 

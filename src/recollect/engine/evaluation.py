@@ -30,7 +30,7 @@ def evaluate(
     """Accuracy in percent on each task: within the task (til), over all units (cil), and til without the chain.
 
     `task_prediction` is how often the unit ranked first over all units is of the image's own task. A class may have a
-    unit in each of several tasks: over all units, any of them is right.
+    unit in each of several tasks: over all units, any of them is right, and there is no `task_prediction`.
 
     Batches go across the borders of tasks: a batch has a cost of its own, which grows with the hops of a chain, so many
     small tasks are not read one by one.
@@ -40,7 +40,8 @@ def evaluate(
     splits: list[Split] = [getattr(task, part) for task in tasks]
     correct: dict[str, list[Tensor]] = {"til": [], "cil": [], "til_without_chain": [], "task_prediction": []}
     units, class_of_unit = _units(learner, tasks)
-    has_tasks = all(task.info.units is None for task in tasks)  # else a unit belongs to several
+    names = [name for task in tasks for name in task.info.class_names]
+    has_tasks = len(set(names)) == len(names)  # else a class belongs to several
     task_of_image = torch.repeat_interleave(torch.tensor([len(split) for split in splits])).to(runtime.device)
     start = 0
     for batch in plain_batches(Split.concatenate(splits), pixels, runtime):

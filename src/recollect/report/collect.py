@@ -197,7 +197,7 @@ def _experiment(results: list[Result]) -> Experiment:
 
 def _distinguish(variants: list[Variant]) -> list[Variant]:
     """Label what else differs: a precision that is not the most common one, and options behind equal labels."""
-    usual = Counter(_precision(v.results[0]) for v in variants).most_common(1)[0][0]
+    usual = Counter(precision_of(v.results[0]) for v in variants).most_common(1)[0][0]
     marked = [replace(v, distinction=_other_precision(v.results[0], usual)) for v in variants]
     by_label: dict[str, list[Variant]] = {}
     for v in marked:
@@ -215,12 +215,12 @@ def _tell_apart(variants: list[Variant]) -> Iterator[Variant]:
         yield replace(v, distinction=", ".join(filter(None, [v.distinction, *parts])))
 
 
-def _precision(result: Result) -> str:
+def precision_of(result: Result) -> str:
     return str(result["config"].get("precision", "unknown precision"))
 
 
 def _other_precision(result: Result, usual: str) -> str:
-    return "" if _precision(result) == usual else _precision(result)
+    return "" if precision_of(result) == usual else precision_of(result)
 
 
 def _unused(results: list[Result], variants: list[Variant]) -> Iterator[Unused]:

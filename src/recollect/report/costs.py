@@ -7,7 +7,7 @@ from statistics import fmean
 from recollect.report.collect import Experiment, Variant
 from recollect.report.layout import Cell, Sheet
 from recollect.report.paper import has_paper_costs, paper, parameters
-from recollect.report.stats import spread
+from recollect.report.stats import estimate
 
 
 def time_sheet(experiment: Experiment, name: str = "time") -> Sheet:
@@ -42,11 +42,12 @@ def space_sheet(experiment: Experiment, name: str = "space") -> Sheet:
         row += ["–" if counts is None else f"{counts[0]:.2f} / {counts[1]:.2f}"] if show_paper else []
         kept = (str(result["memory"]["samples"]), f"{result['memory']['bytes'] / 2**20:.2f}")
         row += ["all", "all"] if v.method == "joint" else kept
-        row += ["–" if stored is None else f"{stored / 1e6:.2f}", spread(v.values("til", "average_accuracy"))]
+        row += ["all images" if v.method == "joint" else "–" if stored is None else f"{stored / 1e6:.2f}"]
+        row += [estimate(v.values("til", "average_accuracy"))]
         rows.append(row)
     columns = ["method", "parameters, M (training / inference)", *["paper's parameters"] * show_paper]
     columns += ["images kept", "their size, MB", "all stored values, M of float32", "TIL"]
-    notes = [_paper_space()] if has_paper_costs(experiment) else []
+    notes = ["TIL: percent, mean ± half of the 95 % interval."] + [_paper_space()] * has_paper_costs(experiment)
     title = f"Parameters and memory: {experiment.title}"
     return Sheet(name, title, columns, rows, notes, labels_of(experiment))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from recollect.report.collect import Experiment, Variant
-from recollect.report.stats import Difference, all_defined, chain_gain, difference, estimate
+from recollect.report.collect import Experiment, Variant, precision_of
+from recollect.report.stats import Difference, all_defined, chain_gain, difference, estimate, half_width
 from recollect.report.verdict import INCONCLUSIVE, LEVEL_POINTS
 
 KNOWN = {"cil": "the task unknown", "til": "the task known"}
@@ -34,12 +35,14 @@ def headlines(experiment: Experiment) -> list[Headline]:
 def candidates(experiment: Experiment, evaluation: str) -> list[Variant]:
     """The variant that each method is compared by: of those with several seeds, the best on validation images.
 
-    Without validation accuracies of a common seed, it is the one with default options. Ablations are left out beside
-    RFE.
+    Without validation accuracies of a common seed, it is the one with default options. Where a method was run with the
+    precision that most have, no other is compared. Ablations are left out beside RFE.
     """
     groups: dict[tuple[str, int], list[Variant]] = {}
     for v in experiment.variants:
         groups.setdefault((v.method, v.memory), []).append(v)
+    ((usual, _),) = Counter(precision_of(v.results[0]) for v in experiment.variants).most_common(1)
+    groups = {key: [v for v in group if precision_of(v.results[0]) == usual] or group for key, group in groups.items()}
     if ("rfe", 0) in groups:
         groups = {key: group for key, group in groups.items() if key[0] not in ABLATIONS}
     return [_choose(group, evaluation) for group in groups.values()]
@@ -71,16 +74,20 @@ def chain_costs(variants: Sequence[Variant]) -> Iterator[tuple[Variant, str]]:
         gain = chain_gain(v)
         if gain is None or round(gain.mean, 1) >= 0:
             continue
-        lost = all_defined(v.values("til_without_chain", "forgetting"))
-        is_stable = bool(lost) and fmean(lost) < LEVEL_POINTS
-        forgetting = f"forgetting without the chain: {fmean(lost):.1f} points" if lost else "forgetting is undefined"
-        why = (
-            f"the backbone hardly drifted ({forgetting}), so there was little to correct, and estimates have errors"
-            if is_stable
-            else f"the error of its estimates was larger than the drift that they corrected ({forgetting})"
-        )
+        lost = [value for value in v.values("til_without_chain", "forgetting") if value is not None]
+        why = ""
+        if lost and fmean(lost) < LEVEL_POINTS:
+            why = (
+                f" Without the chain, forgetting was {fmean(lost):.1f} points: there was little to correct, and "
+                "estimates have errors."
+            )
+        elif lost:
+            why = (
+                f" Without the chain, forgetting was {fmean(lost):.1f} points: perhaps the errors of the estimates "
+                "were larger than the drift that they corrected."
+            )
         interval = "" if gain.is_clear else f" {_doubt(gain)}"
-        yield v, f"The chain cost `{v.full_label}` {abs(gain.mean):.1f} points here, task known: {why}.{interval}"
+        yield v, f"The chain cost `{v.full_label}` {gain.unsigned} points here, task known.{interval}{why}"
 
 
 def _headline(experiment: Experiment, evaluation: str) -> Iterator[Headline]:
@@ -105,7 +112,7 @@ def _headline(experiment: Experiment, evaluation: str) -> Iterator[Headline]:
     if doubt:
         text = f"Inconclusive: without keeping images, `{best.label}` has the highest accuracy with {reached}; {doubt}."
         several = [v for v in free if len(v.seeds) > 1]
-        if len(best.seeds) == 1 and several:
+        if several and len(several) < len(free):
             details.append(_best_of_several(several, evaluation))
     else:
         text = f"Without keeping images, `{best.label}` is best with {reached}."
@@ -133,9 +140,14 @@ def _strongest_doubt(best: Variant, rivals: Sequence[Variant], evaluation: str) 
         gap = difference(best, rival, evaluation)
         if gap is not None and not gap.is_ahead:
             return f"its lead over `{rival.label}` is {gap} points ({gap.num_seeds} seeds)"
-    gaps = [(difference(best, v, evaluation), v) for v in alone]
-    unclear = [v for gap, v in gaps if not compared or gap is None or gap.mean <= 0]
-    return f"it has too few seeds in common with `{unclear[0].label}`" if unclear else ""
+    values = all_defined(best.values(evaluation, "average_accuracy"))
+    lowest = fmean(values) - (half_width(values) or 0.0)
+    unclear = [v for v in alone if not compared or _mean(v, evaluation) >= lowest]
+    return (
+        f"it has too few seeds in common with `{unclear[0].label}`, {_accuracy(unclear[0], evaluation)}"
+        if unclear
+        else ""
+    )
 
 
 def _split_by_seeds(best: Variant, rivals: Sequence[Variant], evaluation: str) -> tuple[list[Variant], list[Variant]]:

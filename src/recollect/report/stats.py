@@ -56,13 +56,21 @@ def spread(values: Sequence[float | None], digits: int = 1) -> str:
 
 
 def estimate(values: Sequence[float | None], digits: int = 1) -> str:
-    """Mean, with ± half of its 95 % interval where there are several values; a dash where one is undefined."""
+    """Mean, with ± half of its 95 % interval; a dash where a value is undefined.
+
+    Two values are given themselves: their interval extends over thirteen standard errors and tells nothing.
+    """
     defined = all_defined(values)
     if not defined:
         return "–"
+
+    def show(value: float) -> str:
+        return f"{round(value, digits) or 0.0:.{digits}f}"  # no minus before a zero
+
+    if len(defined) == 2:
+        return f"{show(fmean(defined))} ({show(min(defined))}, {show(max(defined))})"
     half = half_width(defined)
-    centre = round(fmean(defined), digits) or 0.0  # no minus before a zero
-    return f"{centre:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
+    return show(fmean(defined)) + ("" if half is None else f" ± {half:.{digits}f}")
 
 
 def all_defined(values: Sequence[float | None]) -> list[float]:

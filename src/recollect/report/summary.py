@@ -8,6 +8,7 @@ from itertools import groupby
 from recollect.report.collect import Experiment, Result, Variant
 from recollect.report.headline import candidates, rank
 from recollect.report.layout import Cell, Sheet
+from recollect.report.scenario import shares_classes
 from recollect.report.stats import estimate
 
 MAX_SHOWN = 12
@@ -16,8 +17,9 @@ COLUMNS = ("method", "images kept", "task unknown (CIL)", "task predicted correc
 METRICS = (("cil", "average_accuracy"), ("task_prediction", "average_accuracy"), ("til", "average_accuracy"),
            ("til", "forgetting"))  # fmt: skip
 NOTE = (
-    "Percent after the last task, mean ± half of Student's 95 % interval over seeds; no interval with one seed. "
-    "Forgetting: a task's best accuracy minus its last."
+    "Percent after the last task, mean ± half of Student's 95 % interval over seeds; with two seeds both values, with "
+    "one no interval. Forgetting: a task's best accuracy minus its last. Of several variants of a method, those shown "
+    "at first are the best on validation images, with the task unknown or known."
 )
 
 
@@ -54,11 +56,14 @@ def sort_by_images(variants: Sequence[Variant]) -> list[Variant]:
 def summary_sheet(experiment: Experiment, name: str) -> Sheet:
     """Every variant: accuracy with the task unknown and known, how often the task is predicted, and the costs."""
     variants = sort_by_images(experiment.variants)
+    hidden = [key == "task_prediction" and shares_classes(experiment.settings["stream"]) for key, _ in METRICS]
     rows: list[list[Cell | str]] = []
     for v in variants:
         counts = v.results[0]["parameters"]
         row: list[Cell | str] = [v.label, v.images_kept]
-        row += [estimate(v.values(*metric)) for metric in METRICS]
+        row += [
+            "–" if is_hidden else estimate(v.values(*metric)) for metric, is_hidden in zip(METRICS, hidden, strict=True)
+        ]
         rows.append([*row, f"{counts['training'] / 1e6:.2f} / {counts['inference'] / 1e6:.2f}", str(len(v.seeds))])
     labels = [(v.full_label,) for v in variants]
     return Sheet(name, f"Summary: {experiment.title}", COLUMNS, rows, [NOTE], labels)

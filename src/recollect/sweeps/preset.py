@@ -127,8 +127,9 @@ def load_preset(name: str) -> Preset:
 def _load(name: str, before: tuple[str, ...]) -> Preset:
     if name in before:
         raise UserError(f"the presets {', '.join(before)} are like each other in a circle")
+    text = preset_text(name)
     try:
-        data = tomllib.loads(preset_text(name))
+        data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of thousands of digits
         raise UserError(f"the preset {name} is not valid TOML: {error}") from error
     for key, kind, what in (("runs", list, "[[runs]]"), ("for", dict, '[for."rfe*"]'), ("about", str, 'about = "…"')):

@@ -18,7 +18,7 @@ const seedsOf = ({ variants }) => [...new Set(variants.flatMap((v) => v.runs.map
 
 // Half of Student's 95 % interval; null with fewer than two values.
 function halfWidth(values) {
-  if (values.length < 2) return null;
+  if (values.length < 3) return null;
   const centre = mean(values);
   const variance = values.reduce((sum, value) => sum + (value - centre) ** 2, 0) / (values.length - 1);
   return DATA.quantiles[values.length] * Math.sqrt(variance / values.length);
