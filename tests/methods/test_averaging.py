@@ -122,14 +122,14 @@ def test_averaging_needs_retrospectors_that_are_computed() -> None:
 
 
 @pytest.mark.parametrize("adapted", [(1,), (0, 2)])
-def test_untrained_tasks_end_with_the_weights_that_they_began_with(adapted: tuple[int, ...]) -> None:
+def test_tasks_that_do_not_train_the_backbone_have_no_part_in_the_mean(adapted: tuple[int, ...]) -> None:
     stream = make_stream((2, 2, 2))
     learner = make_learner("rfe-plus", stream, backbone=pretrained(), form="affine", averaging=True)
     begun, ended = watched(learner, adapted)
     teach(learner, stream)
     for task in range(3):
         assert torch.equal(begun[task], ended[task]) == (task not in adapted)
-    last, num = adapted[-1], adapted[-1] + 1
+    last, num = adapted[-1], len(adapted)
     mean = begun[last] * (1 - 1 / num) + ended[last] / num
     assert torch.allclose(weights(learner.network.backbone), mean, atol=1e-6)
 

@@ -1,9 +1,8 @@
 """Continue with the mean of the weights that tasks end with: θ̄_t = θ̄_{t-1} + (θ_t - θ̄_{t-1}) / t.
 
-Task t starts from θ̄_{t-1} and trains it to θ_t; tasks that do not train the backbone end with the weights that they
-began with. No task has the last word, and features move less with every task. The head of task t was trained on
-features of θ_t; an affine map A from those of θ̄_t carries it along: w_t ∘ A. BatchNorm statistics are averaged like
-weights.
+Task t starts from θ̄_{t-1} and trains it to θ_t; t counts the tasks that train the backbone. No task has the last
+word, and features move less with every task. The head of task t was trained on features of θ_t; an affine map A from
+those of θ̄_t carries it along: w_t ∘ A. BatchNorm statistics are averaged like weights.
 """
 
 from __future__ import annotations

@@ -74,8 +74,10 @@ class RFELearner(Learner[RFEConfig]):
         self.past = None if config.keep == "none" else RFEMemory(config, network.feature_dim, setup.image_shape)
         self.adapts = True
         """Whether the backbone is trained on the task that begins next; else it gets a head and statistics alone."""
+        self._num_adapted = 0  # tasks that it was or is trained on
 
     def begin_task(self, task: TaskInfo) -> None:
+        self._num_adapted += self.adapts
         self.identity.begin_task(task, self.network.backbone, self.rfe.chain, moves=self.adapts)
         self.identity.to(self.network.task_of_unit.device)
         if task.index:
@@ -185,7 +187,7 @@ class RFELearner(Learner[RFEConfig]):
         if self.adapts:
             if self.config.form == "affine" and self.rfe.anchor is not None and self.rfe.previous is not None:
                 teacher, shape = self.rfe.anchor.module, self.setup.image_shape
-                head, share = self.network.heads[task.index], 1 / (task.index + 1) if self.config.averaging else 1
+                head, share = self.network.heads[task.index], 1 / self._num_adapted if self.config.averaging else 1
                 f = continue_with_mean(backbone, head, self.rfe.previous.module, share, shape, data)
                 self.rfe.fit_affine(f, read_features(teacher, shape, data))
             warn_about_retrospector(self.config, self.rfe, self.network, task, data)
