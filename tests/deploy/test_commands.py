@@ -34,7 +34,7 @@ def test_every_command_works_on_a_model_of_two_months(tmp_path: Path) -> None:
         done = recollect(*learn_command(model, write_digits(tmp_path / task, task), task))
         assert done.returncode == 0, done.stderr
         assert "minutes" in done.stdout
-        assert "keeps no image" in done.stdout
+        assert "stores no images" in done.stdout
         assert "resumes" not in done.stdout
         write_digits(tmp_path / "test" / task, task, test=True)
     some = sorted((tmp_path / "test" / "may" / "0").iterdir())[:2]
@@ -62,7 +62,7 @@ def test_every_command_works_on_a_model_of_two_months(tmp_path: Path) -> None:
     twice = recollect(*learn_command(model, tmp_path / "june", "june"))
     assert (twice.returncode, "june was already learned from these images" in twice.stdout) == (0, True)
     other = recollect(*learn_command(model, tmp_path / "may", "june"))
-    assert (other.returncode, "is already learned; give other images another name" in other.stderr) == (2, True)
+    assert (other.returncode, "is already learned; use a new task name for new images, or first roll back" in other.stderr) == (2, True)
     earlier = recollect(*learn_command(model, tmp_path / "may", "may"))
     assert (earlier.returncode, "'may' is already learned" in earlier.stderr) == (2, True)
     assert "is now at 001-may" in recollect("rollback", model, "--to", "may").stdout
@@ -83,7 +83,7 @@ def test_learn_and_inspect_print_the_recorded_accuracies(tmp_path: Path) -> None
     printed = " ".join(done.stdout.split())
     accuracies = f"Validation accuracy {task.across:.1f} % (all classes), {task.accuracy:.1f} % (task known)"
     assert re.search(r"Learned june in \d+ s\. ", printed)
-    assert f" s. {accuracies}. {model} knows 4 classes of 2 tasks" in printed
+    assert f" s. {accuracies}. The model in {model} has 4 classes in 2 tasks now" in printed
     table = recollect("inspect", model).stdout
     for text in ("val. accuracy (all classes)", "(task known)", "residual drift", f"{task.across:.1f} %"):
         assert text in table

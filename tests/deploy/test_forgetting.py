@@ -205,7 +205,7 @@ def test_purge_deletes_all_other_versions(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     undo = f"recollect rollback {folder} --to 003-july undoes this"
     assert f"Forgot maya, junea. {folder} is now at 003-july-edited; {undo}." in done.stdout
-    assert "Versions that still hold what was forgotten: 001-may, 002-june, 003-july;" in done.stdout
+    assert "Versions that still contain what was forgotten: 001-may, 002-june, 003-july;" in done.stdout
     again = recollect("forget", folder, "maya", "--purge")
     assert again.returncode == 2
     assert "003-july-edited has no class 'maya', but 002-june, 003-july still hold it" in again.stderr

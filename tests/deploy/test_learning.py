@@ -184,10 +184,12 @@ def test_training_from_scratch_on_few_images_is_warned_about() -> None:
     assert not [warning for warning in caught if "from scratch" in str(warning.message)]
 
 
-def test_numbers_among_named_classes_are_warned_about() -> None:
+def test_numbers_among_named_classes_are_refused_as_labels_and_warned_about_as_names() -> None:
     model = train_model().learn((random_images(), ["cat", "dog"] * 12), task="may")
-    with pytest.warns(UserWarning, match=r"are numbers \('0'\), those of the model are names \('cat'\)"):
+    with pytest.raises(UserError, match="the label 0 is a number, and the classes have names such as 'cat'; pass"):
         model.partial_fit(random_images(1), [0, 1] * 12)
+    with pytest.warns(UserWarning, match=r"are numbers \('0'\), those of the model are names \('cat'\)"):
+        model.partial_fit(random_images(1), ["0", "1"] * 12)
 
 
 def test_accuracy_at_chance_level_is_warned_about() -> None:

@@ -69,8 +69,8 @@ def test_adaptation_makes_a_second_version_of_the_task(tmp_path: Path) -> None:
     first = learn(folder, "june")
     mistakes: list[tuple[dict[str, Any], str]] = [
         ({"minutes": 0.0}, "positive number of minutes, got 0"),
-        ({"minutes": 5.0, "adapt": False}, "5 minutes for adaptation contradict --no-adapt"),
-        ({"force": True}, "none is adapted; add --adapt"),
+        ({"minutes": 5.0, "adapt": False}, "--minutes and --no-adapt .* contradict each other"),
+        ({"force": True}, "has an effect only with --adapt"),
     ]
     for options, message in mistakes:
         with pytest.raises(UserError, match=message):
@@ -115,6 +115,20 @@ def test_an_adapted_model_that_is_worse_is_kept_only_by_force(tmp_path: Path, mo
     classifier = ContinualClassifier("efficientnet-lite0", image_size=32, epochs=1, device="cpu", **LAST)
     with pytest.warns(UserWarning, match="50.0 to 10.0 %, so the adapted model was discarded; force=True keeps it"):
         classifier.learn(few("may"), task="may", adapt=True)
+
+
+def test_nothing_is_adapted_without_validation_images_unless_forced(tmp_path: Path) -> None:
+    images, names = digits("may")
+    rows = [names.index(name) for name in sorted(set(names))] * 2  # two images of each class: none is held out
+    pair = images[rows], [names[row] for row in rows]
+    few_images = "too few images for a validation split|fewer than 10 images|was not adapted: without validation images"
+    with pytest.warns(UserWarning, match=few_images) as caught:
+        result = ModelStore(tmp_path / "a").learn(pair, "may", SETTINGS, device="cpu", adapt=True)
+    assert not result.model.tasks[-1].adapted
+    assert any("the network was not adapted" in str(warning.message) for warning in caught)
+    with pytest.warns(UserWarning, match=few_images):
+        forced = ModelStore(tmp_path / "b").learn(pair, "may", SETTINGS, device="cpu", adapt=True, force=True)
+    assert forced.model.tasks[-1].adapted
 
 
 def test_an_interrupted_adaptation_leaves_the_frozen_version_and_resumes_to_the_same_bits(tmp_path: Path) -> None:

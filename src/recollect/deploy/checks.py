@@ -179,12 +179,16 @@ def check_tasks(
     new: Checks = {}
     classes: list[ClassCheck] = []
     wrong: list[WrongImage] = []
+    tested: list[str] = []
     for index, task in enumerate(model.tasks):
         if task.name not in folders:
             continue
         data = read_labelled(folders[task.name], model.settings.image_size)
         data, unknown = _known_classes(data, task.name, task.classes)
         skipped += [f"{task.name}/{name}" for name in unknown]
+        if not len(data.images):
+            continue
+        tested.append(task.name)
         answers = answer(reader, data, index)
         within, across = (measure_accuracy(given, answers.labels) for given in (answers.within, answers.across))
         classes += detail_classes(task.name, answers)
@@ -206,7 +210,9 @@ def check_tasks(
                 first.get("across"),
             )
         )  # fmt: skip
-    untested = [task.name for task in model.tasks if task.classes and task.name not in folders]
+    if not tested:
+        raise UserError(f"{images} has no image of a class that the model knows; there is nothing to test")
+    untested = [task.name for task in model.tasks if task.classes and task.name not in tested]
     return CheckReport(reports, untested, gate, CheckDetails(classes, wrong), skipped), new
 
 
@@ -235,8 +241,5 @@ def _known_classes(data: Labelled, task: str, classes: tuple[str, ...]) -> tuple
         return data, []
     has = f"it has {', '.join(classes)}" if classes else "all its classes were forgotten"
     what = f"the task {task!r} has no class {', '.join(map(repr, unknown))}; {has}"
-    known = data.keep(classes)
-    if not len(known.images):
-        raise UserError(f"{what}. There is nothing to test")
     warnings.warn(f"{what}. These images are skipped; after rename or merge, rename their folder too", stacklevel=5)
-    return known, unknown
+    return data.keep(classes), unknown

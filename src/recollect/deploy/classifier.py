@@ -33,6 +33,7 @@ from recollect.deploy.estimator import (
     make_tags,
     next_task,
     parameters_of,
+    refuse_numbers,
 )
 from recollect.deploy.model import LearnedTask, Model, Settings
 from recollect.deploy.reader import Reader, check_backbone
@@ -208,6 +209,9 @@ class ContinualClassifier:
     def partial_fit(self, x: Any, y: Any = None, task: str | None = None) -> Self:
         """Learn one more task, by default named by its number: "task 2" after one; returns itself."""
         name = next_task(self._model.tasks if self._model else ()) if task is None else task
+        if y is not None and self._model is not None:
+            y = list(y)
+            refuse_numbers(y, self._model.classes)
         return self.learn(join_labels(x, y), name)
 
     def predict_proba(self, x: Any, task: str | None = None) -> np.ndarray:

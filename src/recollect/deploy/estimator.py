@@ -50,13 +50,15 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_options(backbone: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a backbone, checked for their names and types."""
-    options = options_of_function("backbone", lookup("backbone", backbones(), backbone).make)
+    found = options_of_function("backbone", lookup("backbone", backbones(), backbone).make)
+    options = {name: option for name, option in found.items() if name not in PLAIN}
     for name in given:
-        near = get_close_matches(name, PLAIN, 1)
-        if name not in options and (near or not options):
-            hint = f"did you mean {near[0]!r}?" if near else f"the backbone {backbone!r} has no options"
-            raise UserError(f"unknown option {name!r}; {hint}")
-    return {name: check(lookup("option", options, name), value) for name, value in given.items()}
+        if name not in options:
+            near = get_close_matches(name, [*PLAIN, *options], 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"parameters are {', '.join(PLAIN)}"
+            own = f"options of the backbone {backbone!r}: {', '.join(options) or 'none'}"
+            raise UserError(f"unknown option {name!r}; {hint} ({own})")
+    return {name: check(options[name], value) for name, value in given.items()}
 
 
 def parameters_of(settings: Settings, module: nn.Module | None, device: str) -> dict[str, Any]:
@@ -115,8 +117,21 @@ def next_task(tasks: Sequence[LearnedTask]) -> str:
     return f"task {number}"
 
 
+def refuse_numbers(labels: Iterable[Any], classes: Sequence[str]) -> None:
+    """Refuse numbers as labels where all classes have names: which class an index stands for is not known."""
+    values = (label.tolist() if hasattr(label, "tolist") else label for label in labels)
+    number = next((value for value in values if isinstance(value, int | float)), None)
+    if number is not None and classes and not any(name.isdecimal() for name in classes):
+        raise UserError(
+            f"the label {number:g} is a number, and the classes have names such as {str(classes[0])!r}; pass "
+            "the names of the classes"
+        )
+
+
 def check_labels(labels: Iterable[Any], classes: Sequence[str]) -> list[str]:
     """The class name of each label; an error if no label is one of the classes, which would be an accuracy of 0."""
+    labels = list(labels)
+    refuse_numbers(labels, classes)
     names = [check_class_name(label) for label in labels]
     if names and not set(names) & set(classes):
         more = f" and {len(classes) - MAX_NAMED} more" if len(classes) > MAX_NAMED else ""

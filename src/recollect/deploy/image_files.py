@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from torch import Tensor
 from recollect.deploy.pictures import read_image
 from recollect.errors import UserError
 from recollect.names import check_class_name
-from recollect.pictures import class_pictures
+from recollect.pictures import SUFFIXES, class_pictures
 
 CHUNK = 256  # images that threads decode at a time
 MAX_IN_MEMORY = 2 << 30  # bytes of images; more are put into a file
@@ -61,8 +61,8 @@ def read_images_of_classes(folder: Path, size: int, progress: Progress, *, stric
         chunks = (range(start, min(start + CHUNK, len(files))) for start in range(0, len(files), CHUNK))
         for _ in progress((path for chunk in chunks for path in pool.map(read, chunk)), len(files)):
             pass
-    if strays:
-        warnings.warn(f"skipped {_count(len(strays), 'non-image file')}: {_names(strays)}", stacklevel=5)
+    for what in _name_strays(strays, folder):
+        warnings.warn(f"skipped {what}", stacklevel=5)
     intact = [row for row in range(len(files)) if row not in errors]
     unreadable = _listing([errors[row] for row in sorted(errors)])
     if errors and (strict or not intact):
@@ -71,11 +71,26 @@ def read_images_of_classes(folder: Path, size: int, progress: Progress, *, stric
         warnings.warn(f"skipped {_count(len(errors), 'image')}: {unreadable}", stacklevel=5)
     lost = sorted({name for _, name in files} - {files[row][1] for row in intact})
     if lost:
-        raise UserError(f"no image of the class {lost[0]!r} can be read; replace them, or remove the class")
+        listed = ", ".join(map(repr, lost))
+        warnings.warn(f"no image of {listed} can be read, so that nothing is learned of it", stacklevel=5)
     if errors:
         for row, source in enumerate(intact):  # in place: a copy would take the memory twice
             images[row] = images[source]
     return ClassImages(images[: len(intact)], [files[row][1] for row in intact], tuple(files[row][0] for row in intact))
+
+
+def _name_strays(strays: Iterable[Path], folder: Path) -> Iterator[str]:
+    """What was skipped, by what it is."""
+    loose, folders, others = list[Path](), list[Path](), list[Path]()
+    for path in strays:
+        is_loose = path.parent == folder and path.suffix.lower() in SUFFIXES
+        (folders if path.is_dir() else loose if is_loose else others).append(path)
+    if loose:
+        yield f"{_count(len(loose), 'image')} outside the class folders: {_names(loose)}"
+    if folders:
+        yield f"{_count(len(folders), 'folder')} without images: {_names(folders)}"
+    if others:
+        yield f"{_count(len(others), 'non-image file')}: {_names(others)}"
 
 
 def read_all(images: Iterable[Any], size: int) -> list[Tensor]:

@@ -72,8 +72,9 @@ def learn_task(
         raise already_learned(name)
     if len(data.images) < 2:
         raise UserError(f"a single image (of {data.class_names[0]!r}) is not enough to learn from; add more")
-    from_scratch = model is None and backbone is None and not is_pretrained(settings)
-    warn_about(data, is_first=not past, from_scratch=from_scratch)
+    pretrained = is_pretrained(settings, backbone)
+    from_scratch = model is None and backbone is None and not pretrained
+    warn_about(data, is_first=not past and not pretrained, from_scratch=from_scratch)
     warn_about_spelling(data.class_names, [name for task in past for name in task.classes])
     train, validation = _split(data, settings.seed, len(past), sum(len(task.units) for task in past))
     full_precision = replace(runtime, precision="fp32")  # as `predict` computes
@@ -124,9 +125,11 @@ def learn_task(
 def already_learned(task: str, *, has_before: bool = True) -> UserError:
     """The error; without the version before the task it can neither be compared, nor adapted, nor undone."""
     remedy = (
-        ", or roll back to before it" if has_before else "; the version before it was deleted, so it stays as it is"
+        ", or first roll back to the version before it"
+        if has_before
+        else "; the version before it was deleted, so it cannot be learned again"
     )
-    return UserError(f"the task {task!r} is already learned; give other images another name{remedy}")
+    return UserError(f"the task {task!r} is already learned; use a new task name for new images{remedy}")
 
 
 def _make_stream(before: Model, data: Labelled, task: TaskInfo, train: Split, validation: Split) -> Stream:
@@ -160,7 +163,7 @@ def _remove_other_checkpoints(work: Path) -> None:
 
 
 def warn_about(data: Labelled, *, is_first: bool, from_scratch: bool = False) -> None:
-    """Warn about too few images, unequal classes, and a first task of a single class."""
+    """Warn about too few images, unequal classes, and a single class from which features would have to be learned."""
     counts = data.count()
     few = [name for name, number in counts.items() if number < MIN_IMAGES]
     if not any(_num_validation(number) for number in counts.values()):
@@ -184,8 +187,8 @@ def warn_about(data: Labelled, *, is_first: bool, from_scratch: bool = False) ->
         warnings.warn(f"{sizes}: the model will favour the former", stacklevel=3)
     if is_first and len(counts) == 1:
         warnings.warn(
-            f"the first task has a single class ({data.class_names[0]!r}), from which a network that is not pretrained "
-            "learns nothing; start with several classes, or with a pretrained backbone",
+            f"the first task has a single class ({data.class_names[0]!r}), from which a network without pretrained "
+            "weights learns nothing; start with several classes, or with a pretrained backbone",
             stacklevel=3,
         )
 

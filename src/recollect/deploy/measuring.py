@@ -99,7 +99,7 @@ def _warn_if_confused(task: LearnedTask, num_images: int) -> None:
         warnings.warn(
             f"with the task unknown {task.across:.0f} % of the validation images of {task.name!r} are classified "
             f"correctly, with it known {task.accuracy:.0f} %: many are taken for classes of other tasks; give --task "
-            "where the task is known, or use more images or a pretrained backbone",
+            "where the task is known, use more images, or merge classes that are the same",
             stacklevel=4,
         )
 

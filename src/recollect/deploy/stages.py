@@ -100,9 +100,7 @@ def choose_stages(
     if minutes is not None and not 0 < minutes < float("inf"):
         raise UserError(f"the time for adaptation is a positive number of minutes, got {minutes:g}")
     if minutes is not None and adapt is False:
-        raise UserError(
-            f"{minutes:g} minutes for adaptation contradict --no-adapt (adapt=False); leave out one of them"
-        )
+        raise UserError("--minutes and --no-adapt (minutes= and adapt=False) contradict each other; use one of them")
     adapt = True if minutes is not None else adapt
     pretrained = is_pretrained(settings, backbone)
     if adapt is False and is_first and not pretrained:
@@ -112,9 +110,7 @@ def choose_stages(
         )
     adapted = not pretrained if adapt is None else adapt
     if force and not adapted:
-        raise UserError(
-            "--force (force=True) keeps an adapted model, and none is adapted; add --adapt, or leave it out"
-        )
+        raise UserError("--force (force=True) has an effect only with --adapt (adapt=True); add that, or leave it out")
     return Stages(frozen=pretrained or not adapted, adapted=adapted, seconds=60 * (minutes or 0.0))
 
 
@@ -150,6 +146,13 @@ def learn_in_stages(
         after_frozen(frozen)
     if not stages.adapted:
         assert frozen is not None
+        return Learned(frozen)
+    if frozen is not None and _accuracies(frozen) is None and not force:
+        warnings.warn(
+            "the network was not adapted: without validation images nothing tells whether that is an improvement; add "
+            "images, or use --force (force=True)",
+            stacklevel=4,
+        )
         return Learned(frozen)
     shutil.rmtree(first, ignore_errors=True)
     adapted = learn(work, adapt=True)

@@ -24,7 +24,7 @@ SUFFIXES = {
     ".tiff",
     ".webp",
 }
-LITTER = {"desktop.ini", "thumbs.db"}
+LITTER = {"__macosx", "desktop.ini", "thumbs.db"}
 
 
 def find_images(folder: Path) -> list[Path]:
@@ -51,8 +51,8 @@ def find_images(folder: Path) -> list[Path]:
 def class_pictures(root: Path, skipped: list[Path] | None = None) -> dict[str, list[Path]]:
     """The images of each class of a folder with one sub-folder per class, both in order.
 
-    Other files, and folders in those of classes, are refused or, with a list of `skipped` ones, added to it. A folder
-    with images in that of a class is always refused: its images would be lost.
+    Other files, folders in those of classes, and classes without images are refused or, with a list of `skipped` ones,
+    added to it. A folder with images in that of a class is always refused: its images would be lost.
     """
     refuse_missing(root)
     names = [p.name for p in _entries(root) if p.is_dir()]
@@ -65,7 +65,17 @@ def class_pictures(root: Path, skipped: list[Path] | None = None) -> dict[str, l
         raise UserError(
             f"{strays[0]} is next to the class folders; remove it, or move it into a class if it is an image"
         )
-    return {name: list_pictures(root / name, skipped) for name in names}
+    classes = {}
+    for name in names:
+        others: list[Path] = []
+        paths = list_pictures(root / name, None if skipped is None else others)
+        if paths:
+            classes[name] = paths
+        if skipped is not None:
+            skipped += others if paths else [root / name]
+    if not classes:
+        raise UserError(f"no sub-folder of {root} has images; put the images of each class in a folder of its own")
+    return classes
 
 
 def refuse_missing(root: Path) -> None:
@@ -92,7 +102,8 @@ def list_pictures(folder: Path, skipped: list[Path] | None = None) -> list[Path]
     for path in entries:
         if path.is_dir() and (skipped is None or _has_images(path)):
             raise UserError(
-                f"{path} is a folder, where images of {folder.name!r} should be; give the folder that holds the classes"
+                f"{folder.name!r} contains the folder {path}; move its images up one level, or give the folder whose "
+                "sub-folders are the classes"
             )
     if skipped is not None:
         skipped += [path for path in entries if not _is_image(path)]
@@ -103,7 +114,7 @@ def list_pictures(folder: Path, skipped: list[Path] | None = None) -> list[Path]
         if not _is_image(path):
             kinds = ", ".join(sorted(SUFFIXES))
             raise UserError(f"{path} is not an image ({kinds}); convert it, or remove it from {folder.name!r}")
-    if not entries:
+    if not entries and skipped is None:
         raise UserError(f"the class folder {folder} has no images; add some, or remove it")
     return entries
 

@@ -68,11 +68,11 @@ def learn(
     seed
         For a new model: the random seed.
     set
-        For a new model: options of the backbone as key=value, such as width=32.
+        For a new model: options of the backbone as key=value, such as features=last.
     mirror
         For a new model: whether to augment by random horizontal flips; default yes.
     precision
-        For a new model: as for `recollect run`.
+        For a new model: the numeric precision of training.
     checkpoint_every
         Seconds between checkpoints.
     """
@@ -231,7 +231,7 @@ def rollback(model: ModelFolder, *, to: str, wait: Wait = False) -> None:
     Parameters
     ----------
     to
-        The last task to keep, or the name of a version; `recollect inspect` lists them.
+        The task to return to, after which others are undone, or the name of a version; `recollect inspect` lists them.
     """
     from recollect.cli.console import print_text
     from recollect.deploy import ModelStore

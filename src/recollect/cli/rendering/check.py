@@ -38,7 +38,7 @@ def print_check(console: Console, report: CheckReport) -> None:
     for task, reason in report.objections:
         console.print(f"[bold red]{escape(task)}[/] {reason}.")
     if any(report.gate.is_confused(check) for check in report.tasks):
-        console.print("Give --task where the task is known, or learn with more images or a pretrained backbone.")
+        console.print("Use --task where the task is known, learn more images, or merge classes that are the same.")
     worst = report.largest_ungated_loss
     if worst is not None:
         console.print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -105,10 +106,10 @@ def print_learned(console: Console, folder: Path, result: LearnResult, seconds: 
         if 1 < len(task.classes) < len(model.classes):
             accuracy += f", {task.accuracy:.1f} % (task known)"
         accuracy += "."
-    known = f"{_count(len(model.classes), 'class', 'es')} of {_count(len(model.tasks), 'task')}"
+    known = f"{_count(len(model.classes), 'class', 'es')} in {_count(len(model.tasks), 'task')}"
     console.print(
         f"Learned {name} in {_show_seconds(seconds)}.{accuracy} "
-        f"[bold]{escape(str(folder))}[/] knows {known} and keeps no images."
+        f"The model in [bold]{escape(str(folder))}[/] has {known} now and stores no images."
     )
     measured = None if task.across is None or task.accuracy is None else Accuracies(task.accuracy, task.across)
     if result.rejected is not None and measured is not None:
@@ -127,6 +128,11 @@ def print_learned(console: Console, folder: Path, result: LearnResult, seconds: 
 
 def _show_change(before: Accuracies, after: Accuracies) -> str:
     """What adaptation did to the validation accuracy."""
+    if before == after:
+        return (
+            f"Adaptation did not change the validation accuracy of {after.unknown:.1f} % (all classes) and "
+            f"{after.known:.1f} % (task known)"
+        )
     return (
         f"Adaptation changed the validation accuracy from {before.unknown:.1f} to {after.unknown:.1f} % (all classes) "
         f"and from {before.known:.1f} to {after.known:.1f} % (task known)"
@@ -164,7 +170,8 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
     damaged = about["damaged_versions"]
     others = [name for name in about["versions"] if name not in (about["version"], *damaged)]
     console.print(
-        f"Version {escape(about['version'])}; {about['values'] / 1e6:.2f} M values, {about['bytes'] / 2**20:.1f} MB. "
+        f"Version {escape(about['version'])}; {about['values'] / 1e6:.2f} million numbers (weights and statistics), "
+        f"{about['bytes'] / 2**20:.1f} MB. "
         f"Other versions: {', '.join(map(escape, others)) or 'none'}. "
         f"Images kept: [bold]{about['images_kept'] or 'none'}[/].\n"
         "Accuracies are of validation images when the task was learned: over all classes learned by then, and with the "
@@ -197,28 +204,31 @@ def print_damaged(console: Console, folder: Path, error: DamagedError) -> None:
         table.add_row(escape(name), state)
     console.print(table)
     if error.newest_intact is not None:
-        command = f"recollect rollback {folder} --to {error.newest_intact}"
+        command = shlex.join(["recollect", "rollback", str(folder), "--to", error.newest_intact])
         console.print(f"[bold]{escape(command)}[/] makes the newest intact version current.", soft_wrap=True)
 
 
 def print_edited(what: str, folder: Path, edited: Edited) -> None:
     """What an edit of classes has changed, and how to undo it."""
-    undo = f"recollect rollback {folder} --to {edited.before} undoes this"
-    print_text(f"{what} {folder} is now at {edited.version}; {undo}.")
+    print_text(f"{what} {folder} is now at {edited.version}; {_undo(folder, edited.before)}.")
 
 
 def print_forgotten(classes: Sequence[str], folder: Path, forgotten: Forgotten) -> None:
     """What was forgotten, and where it is still stored."""
     what = f"Forgot {', '.join(classes)}. " if classes else ""
-    undo = f"; recollect rollback {folder} --to {forgotten.before} undoes this" if forgotten.before else ""
+    undo = f"; {_undo(folder, forgotten.before)}" if forgotten.before else ""
     print_text(f"{what}{folder} is now at {forgotten.version}{undo}.")
     if forgotten.holders:
         print_text(
-            f"Versions that still hold what was forgotten: {', '.join(forgotten.holders)}; "
-            f"recollect forget {folder} --purge deletes all versions but the current one."
+            f"Versions that still contain what was forgotten: {', '.join(forgotten.holders)}; "
+            f"{shlex.join(['recollect', 'forget', str(folder), '--purge'])} deletes all versions but the current one."
         )
     if forgotten.purged:
         print_text(f"Deleted {', '.join(forgotten.purged)}. Copies of the folder elsewhere are not changed.")
+
+
+def _undo(folder: Path, version: str) -> str:
+    return f"{shlex.join(['recollect', 'rollback', str(folder), '--to', version])} undoes this"
 
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
