@@ -61,9 +61,10 @@ def _as_of_today(result: Mapping[str, Any]) -> dict[str, Any]:
 def _is_valid(choice: Choice) -> bool:
     """Whether runs still have these options; earlier searches may have varied others.
 
-    A rule for unknown tasks is not chosen by the accuracy with the task known.
+    A rule for unknown tasks is not chosen by the accuracy with the task known, nor a form that was run with other
+    options than its rivals.
     """
-    if "identity" in choice.settings:
+    if {"identity", "form"} & set(choice.settings):
         return False
     try:
         resolve(choice.stream, choice.method, 0, choice.settings)

@@ -154,7 +154,6 @@ def _best_two(methods: Sequence[Variant], evaluation: str) -> list[str]:
 
 def _name_and_accuracy(v: Variant, evaluation: str) -> str:
     own = ", adapted" if v.options.get("adapt") else ", with components" if v.options.get("components") else ""
-    own += ", mean of weights" * bool(v.options.get("averaging"))
     images = f" ({v.memory} images)" if v.memory else ""
     one_seed = " ¹" * (len(v.seeds) == 1)
     return f"`{v.method}`{own}{images} {estimate(v.values(evaluation, 'average_accuracy'))}{one_seed}"

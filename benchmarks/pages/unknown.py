@@ -167,7 +167,11 @@ def _is_ours(v: Variant) -> bool:
 def _chosen(variants: Iterable[Variant]) -> Variant:
     """`rfe-plus` as its preset has it, once that has three seeds; other rows show what its options gain."""
     ours = [v for v in variants if _is_ours(v) and "identity" not in v.options]
-    return max(ours, key=lambda v: (min(len(v.seeds), 3), sum(bool(v.options.get(name)) for name in CHOSEN)))
+
+    def num_chosen(v: Variant) -> int:
+        return sum(bool(v.results[0]["config"]["method"].get(name)) for name in CHOSEN)
+
+    return max(ours, key=lambda v: (min(len(v.seeds), 3), num_chosen(v)))
 
 
 def _gap(v: Variant, rivals: Sequence[Variant], evaluation: str) -> str:

@@ -62,7 +62,10 @@ def test_every_command_works_on_a_model_of_two_months(tmp_path: Path) -> None:
     twice = recollect(*learn_command(model, tmp_path / "june", "june"))
     assert (twice.returncode, "june was already learned from these images" in twice.stdout) == (0, True)
     other = recollect(*learn_command(model, tmp_path / "may", "june"))
-    assert (other.returncode, "is already learned; use a new task name for new images, or first roll back" in other.stderr) == (2, True)
+    assert (
+        other.returncode,
+        "is already learned; use a new task name for new images, or first roll back" in other.stderr,
+    ) == (2, True)
     earlier = recollect(*learn_command(model, tmp_path / "may", "may"))
     assert (earlier.returncode, "'may' is already learned" in earlier.stderr) == (2, True)
     assert "is now at 001-may" in recollect("rollback", model, "--to", "may").stdout

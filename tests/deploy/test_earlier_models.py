@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,8 @@ import torch
 from recollect import ContinualClassifier
 from recollect.core.discriminant import shrinkages
 from recollect.deploy import ModelStore, reader, stages
+from recollect.deploy.data import read_labelled
+from recollect.deploy.learning import identify, identify_learn
 from recollect.deploy.model import Settings
 from recollect.errors import UserError
 from recollect.storage import seal
@@ -110,3 +112,13 @@ def test_a_model_from_before_components_learns_without_them(monkeypatch: pytest.
 
 def test_new_models_use_the_identity_rule_that_follows_the_drift() -> None:
     assert ContinualClassifier(backbone="convnet", **SMALL).settings.identity == "anchored"
+
+
+def test_learns_of_earlier_versions_can_be_repeated_and_adapted() -> None:
+    """What identifies a learn has no settings that came later, where they have the meaning of before."""
+    data = read_labelled(digits("may"), 32)
+    earlier = Settings(backbone="convnet", image_size=32, epochs=1)
+    values = [{name: value for name, value in asdict(earlier).items() if name != "averaging"}]
+    values += ["may", data.digest, 0, True]
+    assert identify_learn(earlier, None, data, "may") == identify(values, {})
+    assert identify_learn(replace(earlier, averaging=True), None, data, "may") != identify(values, {})

@@ -38,7 +38,7 @@ def test_rename_changes_the_name_in_every_task_and_nothing_else(tmp_path: Path) 
     assert store.load().classes == ["maya", "mayb", "junea"]
 
 
-def test_the_probability_of_merged_classes_is_exactly_the_sum(folder: Path) -> None:
+def test_the_probability_of_merged_classes_is_the_sum_within_a_task_and_the_mean_over_tasks(folder: Path) -> None:
     """Of classes of one task; a class of several tasks is no likelier than others before an image is seen."""
     before, images = load(folder), random_images(9)
     old, june = before.predict_proba(images), before.predict_proba(images, task="june")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from recollect import ContinualClassifier
 from recollect.deploy import ModelStore
 from recollect.deploy.calibration import fit_temperature
 from recollect.deploy.data import read_images
+from recollect.deploy.editing import merge_classes
+from recollect.deploy.pseudo_features import draw_earlier_tasks
 from tests.deploy.support import SIZE, make_classifier
 
 TASKS = ("01", "23", "45", "67")
@@ -82,3 +85,26 @@ def test_forgetting_a_class_takes_back_what_was_estimated_with_it(model: Continu
     store.forget(["3"])
     _, after = store.load_current()
     assert [task.now for task in after.tasks] == [None] * len(TASKS)
+
+
+@pytest.mark.filterwarnings("ignore:too few images for", "ignore:fewer than 10 images", "ignore:no validation images")
+def test_estimates_from_before_a_task_or_a_merge_are_not_kept(model: ContinualClassifier) -> None:
+    merged = merge_classes(model.model, "small", ["0", "2"])
+    assert all(task.now is None for task in merged.tasks)
+    later = ContinualClassifier.of(model.model, device="cpu")
+    assert any(task.now for task in later.tasks_)
+    x, y = some_digits("89")
+    few = [y.index(label) for label in ("8", "9")] * 3  # no image is held out, so nothing is estimated
+    later.learn((x[few], [y[row] for row in few]), task="89")
+    assert all(task.now is None for task in later.tasks_)
+
+
+def test_widths_of_before_the_first_adaptation_do_not_count_after_it(model: ContinualClassifier) -> None:
+    tasks = [replace(task, adapted=index > 1) for index, task in enumerate(model.tasks_)]
+    wide = [replace(task, width=100.0) if not task.adapted else task for task in tasks]
+    estimates = []
+    for some in (tasks, wide):
+        drawn = draw_earlier_tasks(replace(model.model, tasks=tuple(some)), model.reader)
+        assert drawn is not None
+        estimates.append(drawn.accuracies)
+    assert estimates[0] == estimates[1]

@@ -200,3 +200,4 @@ def test_an_interrupted_adaptation_in_python_resumes_to_the_same_bits(tmp_path: 
     assert "resumed" in resumed
     whole = classifier().learn(few("may"), **(options | {"work": tmp_path / "whole"}))
     assert bits(again.model) == bits(whole.model)
+    assert not (tmp_path / "work" / "frozen").exists()

@@ -92,6 +92,14 @@ def test_what_is_damaged_or_of_other_weights_is_refused(stored: Path, damage: st
         assert load_stored(stored) is not None
 
 
+def test_one_that_an_earlier_version_stored_is_not_used(stored: Path) -> None:
+    file = stored / "versions" / "003-july" / ABOUT
+    about = json.loads(file.read_text())
+    file.write_text(json.dumps({name: about[name] for name in ("sha256", "weights")}))
+    with pytest.warns(UserWarning, match="was stored by another version of recollect and is not used; store it again"):
+        assert load_stored(stored) is None
+
+
 def test_the_audit_knows_it_by_its_hash(stored: Path) -> None:
     audit = take_inventory(stored)
     assert [entry.kind for entry in audit.entries if entry.name == FILE] == ["exported model"]

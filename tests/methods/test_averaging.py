@@ -32,6 +32,25 @@ def test_averaging_continues_with_the_mean_of_the_weights_after_each_task() -> N
     assert (ended[2] - begun[2]).abs().max() > 1e-4
 
 
+def test_the_chain_starts_from_the_features_of_the_mean() -> None:
+    stream = make_stream((2, 2, 2))
+    learner = make_learner("rfe-plus", stream, backbone=pretrained(), form="affine", averaging=True).eval()
+    read: list[Tensor] = []
+    fit_affine = learner.rfe.fit_affine
+
+    @torch.no_grad()
+    def fit(f: Tensor, target: Tensor) -> None:
+        task = stream.tasks[len(read) + 1]
+        x = stream.pixels.normalise(task.train.take(torch.arange(len(task.train)))[0])
+        read.append(learner.network.backbone.eval()(x))
+        assert torch.allclose(f, read[-1], atol=1e-4)
+        fit_affine(f, target)
+
+    learner.rfe.fit_affine = fit
+    teach(learner, stream)
+    assert len(read) == 2
+
+
 def watched(learner: Any, adapted: tuple[int, ...] = (0, 1, 2)) -> tuple[list[Tensor], list[Tensor]]:
     """The weights that each task will begin with, and those that it will have trained; `adapted` tasks train them."""
     begun: list[Tensor] = []
@@ -76,6 +95,7 @@ def test_a_head_follows_the_mean_of_the_weights() -> None:
         f = continue_with_mean(network.backbone, network.heads[1], before, 0.5, stream.image_shape, data)
         assert torch.allclose(f, network.backbone(x), atol=1e-4)
         carried, left = (head(f).sub(trained).square().mean() for head in (network.heads[1], old_head))
+        assert torch.allclose(network.heads[1](f).mean(0), trained.mean(0), atol=1e-4)  # its bias too
     assert carried < 0.3 * left
 
 

@@ -117,14 +117,6 @@ def test_small_images_are_refused_before_training() -> None:
         make_learner("rfe", make_stream(size=8))
 
 
-@pytest.mark.parametrize("identity", ["average", "class-means"])
-def test_rules_that_favour_small_tasks_warn_of_unequal_ones(identity: str) -> None:
-    learner = make_learner("rfe", make_stream((2, 3)), identity=identity)
-    learner.begin_task(make_stream((2, 3)).tasks[0].info)
-    with pytest.warns(UserWarning, match=f"identity='{identity}' favours tasks of few classes, and task sizes differ"):
-        learner.begin_task(make_stream((2, 3)).tasks[1].info)
-
-
 @pytest.mark.parametrize(
     ("identity", "statistics"),
     [

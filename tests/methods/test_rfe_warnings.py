@@ -77,3 +77,13 @@ def test_an_error_that_does_not_matter_is_not_reported(monkeypatch: pytest.Monke
     assert caught_by_training(stream, **options)[0] == []
     monkeypatch.setattr("recollect.core.rfe.MIN_HARM", 0.0)
     assert len(caught_by_training(stream, **options)[0]) == 1
+
+
+@pytest.mark.parametrize("identity", ["average", "class-means"])
+def test_rules_that_favour_small_tasks_are_warned_about_where_a_task_is_learned(identity: str) -> None:
+    stream = make_stream((2, 3))
+    learner = make_learner("rfe", stream, identity=identity)
+    for task in stream.tasks:  # as a learner is restored: warnings would be errors here
+        learner.begin_task(task.info)
+    with pytest.warns(UserWarning, match=f"identity='{identity}' favours tasks of few classes, and task sizes differ"):
+        list(learner.phases(stream.tasks[1].info))

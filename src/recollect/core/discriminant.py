@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from recollect.core.affine import fit_affine
 from recollect.core.statistics import TEMPERATURES, ClassStatistics, Shrinkage
-from recollect.device import on_host_in_double
+from recollect.device import on_host_in_double, to_host
 
 PRIORS = tuple(2.0**exponent for exponent in range(5, 15))
 """How many images the identity may count for in the covariance, κ: the shrinkage after n images is κ / (κ + n)."""
@@ -181,7 +181,10 @@ class Discriminant(nn.Module):
         deviations = torch.randn(len(classes), len(factor), generator=generator, dtype=factor.dtype) @ factor.T
         if own and self._has_components:
             weights = torch.randn(len(classes), 1, statistics.num_components, generator=generator, dtype=factor.dtype)
-            deviations += own**0.5 * (weights @ on_host_in_double(statistics.components[chosen])).squeeze(1)
+            labels = to_host(classes)
+            for label in labels.unique().tolist():  # one by one: all components at once could take a gigabyte
+                rows, components = labels == label, on_host_in_double(statistics.components[label])
+                deviations[rows] += own**0.5 * (weights[rows] @ components).squeeze(1)
         means = statistics.means[chosen]
         return means, deviations.to(means)
 

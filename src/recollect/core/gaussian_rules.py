@@ -45,7 +45,7 @@ class Forward(Rule):
         self.discriminant.refresh()
 
     def draw(
-        self, units: Int[Tensor, " n"], generator: torch.Generator, *, is_frozen: bool
+        self, units: Int[Tensor, " n"], generator: torch.Generator, *, is_frozen: bool, has_first: bool
     ) -> Callable[[float], Reading]:
         means, deviations = self.discriminant.draw(units, generator)
         return lambda factor: Reading(means + factor * deviations, is_frozen=is_frozen)
@@ -108,12 +108,15 @@ class Anchored(Rule):
         self.refresh()
 
     def draw(
-        self, units: Int[Tensor, " n"], generator: torch.Generator, *, is_frozen: bool
+        self, units: Int[Tensor, " n"], generator: torch.Generator, *, is_frozen: bool, has_first: bool
     ) -> Callable[[float], Reading]:
-        means, deviations = self.anchor.draw(units, generator)
         if is_frozen:
+            means, deviations = self.anchor.draw(units, generator)
             return lambda factor: Reading(means + factor * deviations, is_frozen=True)
         todays, moves = self.today.discriminant.draw(units, generator, self.anchor.spread)
+        if not has_first:  # both spaces are one
+            return lambda factor: Reading(todays + factor * moves)
+        means, deviations = self.anchor.draw(units, generator)
         return lambda factor: Reading(todays + factor * moves, first=means + factor * deviations)
 
     def evidence(self, reading: Reading, logits: Sequence[Float[Tensor, "b _"]]) -> Float[Tensor, "b units"]:

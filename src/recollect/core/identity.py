@@ -107,9 +107,12 @@ class Rule(nn.Module, ABC):
         return
 
     def draw(
-        self, units: Int[Tensor, " n"], generator: torch.Generator, *, is_frozen: bool
+        self, units: Int[Tensor, " n"], generator: torch.Generator, *, is_frozen: bool, has_first: bool
     ) -> Callable[[float], Reading] | None:
-        """Pseudo-features of these units, for any factor of their deviation; None if it stores no Gaussians."""
+        """Pseudo-features of these units, for any factor of their deviation; None if the rule has none.
+
+        `has_first`: whether the network that `anchored` keeps is another than today's.
+        """
         return None
 
     def read_buffers(self) -> list[Tensor]:

@@ -56,13 +56,17 @@ def rename_class(model: Model, old: str, new: str) -> Model:
 
 
 def merge_classes(model: Model, into: str, names: Iterable[str]) -> Model:
-    """The model with several classes as one, whose probability is the sum of theirs; `into` may be new or a class."""
+    """The model with several classes as one; `into` may be new or a class.
+
+    Its probability is the sum of theirs within a task, and the mean over tasks, as that of a class that returned.
+    """
     into, merged = _check_merged(model, into), {find_class(model, name) for name in names}
     if not merged - {into}:
         raise UserError(f"name at least one class to merge into {into!r}")
     if len(merged) == 1 and into not in model.classes:
         raise UserError(f"there is no class {into!r} to merge {merged.pop()!r} into; name two classes, or use rename")
-    return _relabel(model, dict.fromkeys(merged, into))
+    relabelled = _relabel(model, dict.fromkeys(merged, into))
+    return replace(relabelled, tasks=tuple(replace(task, now=None) for task in relabelled.tasks))
 
 
 def _check_merged(model: Model, into: str) -> str:

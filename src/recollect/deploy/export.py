@@ -30,7 +30,7 @@ from recollect.deploy.store import ModelStore
 from recollect.deploy.versions import read_version
 from recollect.errors import UserError
 from recollect.inference.exported import ACROSS, CLASSES, IMAGE_SIZE, PIXELS, TASKS, WITHIN, ExportedClassifier
-from recollect.inference.stored import ABOUT, FILE
+from recollect.inference.stored import ABOUT, ANSWERS, FILE
 from recollect.rng import Key
 from recollect.storage import lock_folder, write_bytes, write_json
 
@@ -159,7 +159,8 @@ def store_export(folder: Path, *, wait: bool = False) -> Path:
         weights = read_version(version)["sha256"]
         (version / ABOUT).unlink(missing_ok=True)  # a crash leaves a file that is not used
         write_bytes(version / FILE, content)
-        write_json(version / ABOUT, {"sha256": hashlib.sha256(content).hexdigest(), "weights": weights})
+        about = {"sha256": hashlib.sha256(content).hexdigest(), "weights": weights, "answers": ANSWERS}
+        write_json(version / ABOUT, about)
     return version / FILE
 
 

@@ -9,7 +9,7 @@ import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from recollect.deploy.data import Labelled
 from recollect.deploy.measuring import measure_drift, measure_validation
-from recollect.deploy.model import LearnedTask, Model, Settings
+from recollect.deploy.model import VALIDATION_SHARE, LearnedTask, Model, Settings
 from recollect.deploy.reader import (
     Reader,
     compute_features,
@@ -36,10 +36,9 @@ from recollect.engine import Engine, Observer, Runtime, StopRequest, Training, c
 from recollect.errors import UserError
 from recollect.names import check_task_name
 from recollect.rng import Key
-from recollect.streams import Split, Stream, Task, TaskData, TaskInfo
+from recollect.streams import OMITTED, Split, Stream, Task, TaskData, TaskInfo
 from recollect.streams.build import channel_statistics
 
-VALIDATION_SHARE = 0.15
 MAX_DRIFT_IMAGES = 2_000
 MIN_IMAGES, MIN_SCRATCH_IMAGES = 10, 300  # per class, below which a warning is due; the latter without pretraining
 MAX_IMBALANCE = 5.0  # images in the largest class per image in the smallest
@@ -109,7 +108,8 @@ def learn_task(
         drifted=None, rectified=None, learned=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=0.0, learn=identity, adapted=adapt,
     )  # fmt: skip
-    after = replace(before, tasks=(*past, learned), typical=None)
+    earlier_tasks = (replace(task, now=None) for task in past)  # that was before this task
+    after = replace(before, tasks=(*earlier_tasks, learned), typical=None)
     if len(validation):
         if images is not None and features_before is not None:
             after = measure_drift(after, learner, images, features_before, full_precision)
@@ -244,8 +244,14 @@ def identify_learn(
     """A hash of everything a learn depends on, so that only the same learn resumes from its checkpoints."""
     trainable = [parameter.requires_grad for parameter in backbone.parameters()] if backbone else []
     edits = [edit for task in model.tasks for edit in task.edits] if model else []
-    values = [asdict(settings), name, data.digest, len(model.tasks) if model else 0, *trainable, adapt, *edits]
+    values = [_identified(settings), name, data.digest, len(model.tasks) if model else 0, *trainable, adapt, *edits]
     return identify(values, model.tensors if model else backbone.state_dict() if backbone else {})
+
+
+def _identified(settings: Settings) -> dict[str, Any]:
+    """Without newer settings at their defaults, so that a learn of an earlier version can be repeated."""
+    added = {field.name: field.default for field in fields(settings) if field.metadata == OMITTED}
+    return {name: value for name, value in asdict(settings).items() if name not in added or value != added[name]}
 
 
 def identify(values: list[Any], tensors: Mapping[str, Tensor]) -> str:

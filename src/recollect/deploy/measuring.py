@@ -59,6 +59,7 @@ def measure_validation(model: Model, reader: Reader, validation: TaskData) -> Mo
             logs, counted = torch.cat([logs, drawn.across]), torch.cat([labels, drawn.units])
     across = fit_temperature(logs, counted, owner, shares, weights)
     probabilities = (outputs.across / across + shares).softmax(1) @ members
+    newest = replace(newest, across=_percent(probabilities.argmax(1) == owner[labels]))  # as `predict` answers
     backbone = reader.learner.network.backbone
     _warn_if_not_learned(newest, len(labels), pretrained=is_pretrained(model.settings, backbone))
     _warn_if_confused(newest, len(labels))

@@ -11,11 +11,14 @@ from torch import Tensor
 from recollect.core.components import MAX_COMPONENTS
 from recollect.errors import UserError
 from recollect.inference.tasks import IMAGE_SIZES
+from recollect.streams import OMITTED
 
 FORMAT = 5
 READABLE_FORMATS = (4, 5)
 EARLIER_IDENTITY: Literal["class-means"] = "class-means"
 """The rule of models whose settings do not name one."""
+VALIDATION_SHARE = 0.15
+"""Of a class's images that are held out."""
 RANGES = {
     "image_size": IMAGE_SIZES,
     "epochs": (1, 100_000),
@@ -48,7 +51,7 @@ class Settings:
     `auto` is anchored with a pretrained backbone and forward without."""
     form: Literal["gated", "affine"] = "gated"
     """Of the retrospectors; new models with a pretrained backbone have affine ones, which need no training."""
-    averaging: bool = False
+    averaging: bool = field(default=False, metadata=OMITTED)
     """Whether adaptation continues with the mean of the weights that tasks end with, and alpha is not used; new models
     with a pretrained backbone, unless another alpha was given."""
     components: int = 0
@@ -86,7 +89,7 @@ class Typical:
 
 
 class Accuracies(NamedTuple):
-    """In percent of the validation images of a task."""
+    """In percent of the validation images of a task, or estimated without images."""
 
     known: float
     """With the task known."""

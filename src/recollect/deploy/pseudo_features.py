@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from recollect.deploy.model import Accuracies, LearnedTask, Model
+from recollect.deploy.model import VALIDATION_SHARE, Accuracies, LearnedTask, Model
 from recollect.deploy.reader import Reader, unit_owners, unit_shares
 from recollect.device import to_host
 from recollect.rng import Key
@@ -63,7 +63,8 @@ def fit_width(model: Model, reader: Reader, num_correct: int, num_images: int) -
 
 def draw_earlier_tasks(model: Model, reader: Reader) -> Drawn | None:
     """Draws of all tasks but the newest; None if there are none, or nothing tells how wide they are."""
-    width = _mean_width(model.tasks)
+    adapted = [index for index, task in enumerate(model.tasks) if task.adapted]
+    width = _mean_width(model.tasks[adapted[0] if adapted else 0 :])
     num = reader.learner.network.units(len(model.tasks) - 1).start
     drawn = _draw(model, reader, range(num)) if num and width else None
     if drawn is None or width is None:
@@ -82,8 +83,12 @@ def draw_earlier_tasks(model: Model, reader: Reader) -> Drawn | None:
 
 
 def _mean_width(tasks: Sequence[LearnedTask]) -> float | None:
+    """Of tasks all learned before the first adaptation, or all since then: it changes how many networks read."""
     known = [task for task in tasks if task.width is not None]
-    mistakes = [max(HALF_A_MISTAKE, (1 - (task.across or 0.0) / 100) * sum(task.images.values())) for task in known]
+    images = [VALIDATION_SHARE * sum(task.images.values()) for task in known]
+    mistakes = [
+        max(HALF_A_MISTAKE, (1 - (task.across or 0.0) / 100) * num) for task, num in zip(known, images, strict=True)
+    ]
     widths = [log(task.width or 1.0) * num for task, num in zip(known, mistakes, strict=True)]
     return exp(sum(widths) / sum(mistakes)) if known else None
 

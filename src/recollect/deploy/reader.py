@@ -179,7 +179,7 @@ class Reader:
     def probabilities(self, outputs: Outputs, task: int | None = None) -> Tensor:
         """Calibrated probabilities of all classes [n, classes] or, with a task, of its own classes.
 
-        A class with several units has the sum of their probabilities; one of several tasks is no likelier for that.
+        A class with several units has the sum of their probabilities within a task, and the mean over tasks.
         """
         if task is not None:
             learned, units = self.model.tasks[task], self.learner.network.units(task)

@@ -203,7 +203,7 @@ class ModelStore:
             return Edited(make_current(self.folder, rename_class(model, old, new)), before)
 
     def merge(self, into: str, classes: Iterable[str], *, wait: bool = False) -> Edited:
-        """Predict several classes as one, with the sum of their probabilities; `into` is a new name or a class."""
+        """Predict several classes as one (see `merge_classes`); `into` is a new name or a class."""
         with self._editing(wait=wait) as (before, model):
             return Edited(make_current(self.folder, merge_classes(model, into, classes)), before)
 

@@ -9,9 +9,10 @@ Reading it takes neither torch nor the weights. What is damaged, or was made of 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from recollect.errors import UserError
 from recollect.inference.exported import MAX_BYTES, ExportedClassifier
@@ -20,6 +21,8 @@ from recollect.storage.documents import load_json
 from recollect.storage.files import read_limited
 
 FILE, ABOUT = "model.onnx", "model.onnx.json"
+ANSWERS = 2
+"""Raised whenever a file of earlier versions would answer otherwise than the model does."""
 
 
 class AboutFile(TypedDict):
@@ -28,6 +31,8 @@ class AboutFile(TypedDict):
     sha256: str
     weights: str
     """The hash of the version's weights.safetensors."""
+    answers: NotRequired[int]
+    """ANSWERS of the program that wrote it."""
 
 
 class _Pointer(TypedDict):
@@ -55,10 +60,15 @@ def load_stored(folder: Path, device: str = "auto", threads: int = 0) -> tuple[s
         return None
     remedy = f"store it again with recollect export {folder}"
     about = read_json(version / ABOUT, AboutFile, remedy)
+    if about.get("answers") != ANSWERS:
+        warnings.warn(
+            f"{version / FILE} was stored by another version of recollect and is not used; {remedy}", stacklevel=2
+        )
+        return None
     try:
         content = read_limited(version / FILE, MAX_BYTES)
     except (OSError, ValueError) as error:
         raise UserError(f"{version / FILE} cannot be read ({error}); {remedy}") from error
-    if about != {"sha256": hashlib.sha256(content).hexdigest(), "weights": weights}:
+    if (about["sha256"], about["weights"]) != (hashlib.sha256(content).hexdigest(), weights):
         raise UserError(f"{version / FILE} is damaged, or was made of other weights; {remedy}")
     return name, ExportedClassifier(content, str(version / FILE), threads=threads)

@@ -129,7 +129,7 @@ class TaskIdentity(nn.Module):
 
         Heads are left out: they read the images of a task, which are gone. None if the rule stores no Gaussians.
         """
-        drawn = self.rule.draw(units, generator, is_frozen=self.is_frozen)
+        drawn = self.rule.draw(units, generator, is_frozen=self.is_frozen, has_first=self.first is not None)
         if drawn is None:
             return None
         logits = [torch.zeros(len(units), size, device=units.device) for size in sizes]

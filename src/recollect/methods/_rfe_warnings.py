@@ -21,10 +21,12 @@ def warn_about_rule(identity: Identity, sizes: list[int], task: TaskInfo) -> Non
     """Rules that rank classes by their within-task probability do not suit every stream."""
     if identity not in ("average", "class-means"):
         return
-    remedy = "where the task is unknown use identity='anchored'"
+    remedy = "where the task is unknown, identity='anchored' of new models and runs does not"
     if task.num_classes == 1 and identity == "average":
         warnings.warn(
-            f"identity='average' cannot rank a task of one class, whose softmax is always 1; {remedy}", stacklevel=3
+            "identity='average' cannot rank a task of one class, whose softmax is always 1; where the task is unknown, "
+            "identity='anchored' of new models and runs can",
+            stacklevel=3,
         )
     elif len({*sizes[: task.index + 1]}) > len({*sizes[: task.index]}) > 0:
         warnings.warn(

@@ -86,7 +86,6 @@ class RFELearner(Learner[RFEConfig]):
         super().begin_task(task)
         with (self.setup.key / "retrospectors" / task.index).initialising():
             self.rfe.begin_task(moves=self.adapts)
-        warn_about_rule(self.config.identity, self.network.sizes(), task)
 
     @torch.no_grad()
     def prepare_task(self, task: TaskInfo, data: TaskData) -> None:
@@ -100,6 +99,7 @@ class RFELearner(Learner[RFEConfig]):
         return f, data.labels - self.network.units(task.index).start
 
     def phases(self, task: TaskInfo) -> Iterator[Phase]:
+        warn_about_rule(self.config.identity, self.network.sizes(), task)
         if not self.adapts:
             return
         yield self._fit(task)

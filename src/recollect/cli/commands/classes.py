@@ -30,7 +30,7 @@ def rename(model: ModelFolder, old: str, new: str, *, wait: Wait = False) -> Non
 
 @app.command
 def merge(model: ModelFolder, into: str, classes: Classes, *, wait: Wait = False) -> None:
-    """Predict several classes of a model as one, whose probability is the sum of theirs.
+    """Predict several classes of a model as one: its probability is their sum within a task, their mean over tasks.
 
     Parameters
     ----------

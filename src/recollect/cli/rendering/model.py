@@ -16,8 +16,7 @@ from recollect.cli.console import print_text
 from recollect.cli.rendering.progress import LOG_SECONDS, ProgressBar
 from recollect.deploy.editing import Edited, Forgotten
 from recollect.deploy.inspection import DamagedError
-from recollect.deploy.learning import VALIDATION_SHARE
-from recollect.deploy.model import Accuracies, Settings
+from recollect.deploy.model import VALIDATION_SHARE, Accuracies, Settings
 from recollect.deploy.stages import LearnPlan, LearnResult
 from recollect.engine import Runtime
 from recollect.escaping import escape
@@ -166,7 +165,7 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
     for name, tasks in about["classes"].items():
         if len(tasks) > 1:
             listed = ", ".join(map(escape, tasks))
-            console.print(f"{escape(name)} was learned in {listed}; its probability is the sum over them.")
+            console.print(f"{escape(name)} was learned in {listed}; its probability is the mean over them.")
     damaged = about["damaged_versions"]
     others = [name for name in about["versions"] if name not in (about["version"], *damaged)]
     console.print(
