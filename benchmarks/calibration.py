@@ -3,7 +3,7 @@
 Months of ten or of two CIFAR-100 classes, 100 images per class, are learned with EfficientNet-Lite0 at 64 pixels. After
 each, what the model says of earlier months is compared with their test images.
 
-python benchmarks/calibration.py --data-root DATA [--months 6] [--classes 10] [--seeds 3] [--adapt]    adds to results/calibration.json
+python benchmarks/calibration.py --data-root DATA [--months 6] [--classes 2] [--seeds 3] [--adapt]    adds to results/calibration.json
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--months", type=int, default=6)
-    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--classes", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--adapt", action="store_true")
     arguments = parser.parse_args()
