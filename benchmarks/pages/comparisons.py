@@ -195,7 +195,7 @@ def _long_chain() -> dict[str, str]:
     return {
         "long_chain_counts": "; ".join(parts),
         "long_chain_num_tasks": str(experiment.num_tasks),
-        "long_chain_seeds": count_seeds(len(experiment.variants[0].seeds)),
+        "long_chain_seeds": count_seeds(len(get_variant(experiment, "rfe").seeds)),
         "long_chain_tables": accuracy_tables(experiment),
     }
 
@@ -285,6 +285,7 @@ def _unexplained(main: Experiment, cifar10: Experiment) -> dict[str, str]:
         "end_to_end_gap": str(end_to_end),
         "cifar10_til_gaps": gaps["til"],
         "cifar10_cil_gaps": gaps["cil"],
+        "cifar10_seeds": count_seeds(len(er.seeds)),
         "long_chain_gaps": " and ".join(over_time),
         "tamil_gap": f"{tamil.mean:.1f}",
     }

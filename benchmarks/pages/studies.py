@@ -24,7 +24,7 @@ from recollect.results import find_results
 from recollect.sweeps.preset import load_preset
 
 PRESETS = ("til", "ablation", "alpha", "pca", "rmse", "cifar10", "long-chain", "tinyimagenet", "share",
-           "averages", "units", "forms")  # fmt: skip
+           "averages", "units", "forms", "many-tasks")  # fmt: skip
 PAPERS_SHARE_CIFAR10 = 50
 """Exemplars that are about as large a fraction of the training images as the paper's 500."""
 WEIGHTS = {"lwf": "distill", "ewc": "penalty", "si": "penalty"}
