@@ -264,11 +264,11 @@ def _calibration() -> str:
         off = {
             name: [abs(estimated[name] - actual[name]) for estimated, actual in pairs] for name in ("known", "unknown")
         }
-        errors = {kind: [state[kind]["error"] for state in states] for kind in ("calibrated", "alone")}
+        errors = [state["calibrated"]["error"] for state in states]
         cells.append([
             f"{classes} classes a month{', adapted' * adapt}", f"{len(runs)}", f"{1 + max(len(run['after']) for run in runs)}",
             *(f"{sum(values) / len(values):.1f} (at most {max(values):.1f})" for values in (off["known"], off["unknown"])),
-            *(f"{sum(values) / len(values):.1f}" for values in (errors["calibrated"], errors["alone"])),
+            f"{sum(errors) / len(errors):.1f}",
             ", ".join(sorted({f"`{run['commit'][:10]}`" for run in runs})),
         ])  # fmt: skip
     head = [
@@ -278,7 +278,6 @@ def _calibration() -> str:
         "task known: off by",
         "task unknown: off by",
         "calibration error",
-        "newest month alone",
         "commit",
     ]
     return table(head, cells) if cells else "Not measured yet."

@@ -1,23 +1,18 @@
-"""What is told of earlier tasks without their images: how accurate the model is on them, and its temperature."""
+"""What is told of earlier tasks without their images: how accurate the model is on them."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from sklearn.datasets import load_digits
 
 from recollect import ContinualClassifier
-from recollect.deploy import ModelStore
-from recollect.deploy.calibration import fit_temperature
-from recollect.deploy.data import read_images
+from recollect.deploy import ModelStore, pseudo_features
 from recollect.deploy.editing import merge_classes
-from recollect.deploy.pseudo_features import draw_earlier_tasks
-from tests.deploy.support import SIZE, make_classifier
+from tests.deploy.support import make_classifier
 
 TASKS = ("01", "23", "45", "67")
 
@@ -31,8 +26,10 @@ def some_digits(classes: str, *, test: bool = False, prefix: str = "") -> tuple[
 @pytest.fixture(scope="module")
 def model() -> ContinualClassifier:
     model = make_classifier(epochs=4)
-    for classes in TASKS:
-        model.learn(some_digits(classes), task=classes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pseudo_features, "MIN_IMAGES", 10)
+        for classes in TASKS:
+            model.learn(some_digits(classes), task=classes)
     return model
 
 
@@ -47,26 +44,15 @@ def test_accuracies_of_earlier_tasks_are_estimated_without_their_images(model: C
         assert task.now.unknown <= task.now.known
 
 
-def test_the_first_task_tells_no_width_and_later_ones_do(model: ContinualClassifier) -> None:
-    first, *later = model.tasks_
-    assert first.width is None
-    assert all(task.width is not None and 1 < task.width < 4 for task in later)  # of new images, not of seen ones
+def test_too_few_validation_images_estimate_nothing() -> None:
+    model = make_classifier(epochs=4).learn(some_digits("01"), task="01").learn(some_digits("23"), task="23")
+    assert sum(model.tasks_[1].images.values()) * 0.15 < pseudo_features.MIN_IMAGES
+    assert model.tasks_[0].now is None
 
 
-def test_calibration_serves_images_of_earlier_tasks_as_well(model: ContinualClassifier) -> None:
-    """The temperature of no test image of any task, against the one that all of them together would choose."""
-    images, names = zip(*(some_digits(classes, test=True) for classes in TASKS), strict=True)
-    labels = torch.tensor([model.classes_.tolist().index(name) for part in names for name in part])
-    logs = model.reader.outputs(read_images(np.concatenate(images), SIZE)).across
-
-    def loss(temperature: float) -> float:
-        return float(torch.nn.functional.cross_entropy(logs / temperature, labels))
-
-    assert loss(model.model.temperature) < 1.25 * loss(fit_temperature(logs, labels))
-
-
-def test_an_earlier_task_that_a_new_one_is_taken_for_is_warned_about(tmp_path: Path) -> None:
+def test_an_earlier_task_that_a_new_one_is_taken_for_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second task has the first one's digits by other names: nobody can tell them apart."""
+    monkeypatch.setattr(pseudo_features, "MIN_IMAGES", 10)
     model = make_classifier(epochs=4).learn(some_digits("01"), task="may")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -97,14 +83,3 @@ def test_estimates_from_before_a_task_or_a_merge_are_not_kept(model: ContinualCl
     few = [y.index(label) for label in ("8", "9")] * 3  # no image is held out, so nothing is estimated
     later.learn((x[few], [y[row] for row in few]), task="89")
     assert all(task.now is None for task in later.tasks_)
-
-
-def test_widths_of_before_the_first_adaptation_do_not_count_after_it(model: ContinualClassifier) -> None:
-    tasks = [replace(task, adapted=index > 1) for index, task in enumerate(model.tasks_)]
-    wide = [replace(task, width=100.0) if not task.adapted else task for task in tasks]
-    estimates = []
-    for some in (tasks, wide):
-        drawn = draw_earlier_tasks(replace(model.model, tasks=tuple(some)), model.reader)
-        assert drawn is not None
-        estimates.append(drawn.accuracies)
-    assert estimates[0] == estimates[1]

@@ -13,7 +13,7 @@ from torch import Tensor
 from recollect.core import AffineRetrospector, GatedRetrospector
 from recollect.deploy.calibration import fit_temperature
 from recollect.deploy.model import LearnedTask, Model, Typical
-from recollect.deploy.pseudo_features import draw_earlier_tasks, fit_width
+from recollect.deploy.pseudo_features import estimate_earlier_tasks
 from recollect.deploy.reader import Outputs, Reader, compute_features, is_pretrained, make_pixels, unit_shares
 from recollect.device import to_host
 from recollect.engine import Runtime
@@ -45,19 +45,13 @@ def measure_validation(model: Model, reader: Reader, validation: TaskData) -> Mo
         temperature=within,
         accuracy=_percent(outputs.within[:, units].argmax(1) == labels - units.start),
         across=_percent(is_correct),
-        width=fit_width(model, reader, int(is_correct.sum()), len(labels)),
     )
     model = replace(model, tasks=(*model.tasks[:-1], newest))
-    drawn = draw_earlier_tasks(model, reader)
-    logs, counted, weights = outputs.across, labels, torch.ones(len(labels))
-    if drawn is not None:
-        earlier = zip(model.tasks[:-1], drawn.accuracies, strict=True)
+    estimates = estimate_earlier_tasks(model, reader, int(is_correct.sum()), len(labels))
+    if estimates is not None:
+        earlier = zip(model.tasks[:-1], estimates, strict=True)
         model = replace(model, tasks=(*(replace(task, now=now) for task, now in earlier), newest))
-        if len(labels) < FEW_IMAGES:  # each class counts alike, whether of images or of draws
-            num_draws, num_images = len(drawn.units) / units.start, len(labels) / (units.stop - units.start)
-            weights = torch.cat([weights, torch.full((len(drawn.units),), num_images / num_draws)])
-            logs, counted = torch.cat([logs, drawn.across]), torch.cat([labels, drawn.units])
-    across = fit_temperature(logs, counted, owner, shares, weights)
+    across = fit_temperature(outputs.across, labels, owner, shares)
     probabilities = (outputs.across / across + shares).softmax(1) @ members
     newest = replace(newest, across=_percent(probabilities.argmax(1) == owner[labels]))  # as `predict` answers
     backbone = reader.learner.network.backbone

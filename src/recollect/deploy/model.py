@@ -124,9 +124,6 @@ class LearnedTask:
     """Whether the backbone was trained on the task; else it has a head and statistics alone."""
     unadapted: Accuracies | None = None
     """Its validation accuracies before the backbone was adapted to it."""
-    width: float | None = None
-    """How much farther from the mean of their class new images are than images that were learned from (docs/models.md);
-    None if there were too few validation images."""
     now: Accuracies | None = None
     """Its accuracies after the newest task, estimated without images; None for the newest task itself."""
     merged_units: tuple[str, ...] = ()

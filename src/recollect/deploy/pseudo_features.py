@@ -3,22 +3,20 @@
     z = μ_c + s ε,    ε ~ N(0, Σ_c)
 
 Gaussians of the features that were learned from are too narrow for new images: with s = 1 nearly all draws would be
-classified correctly. So each task from the second on has its own width s, at which its draws are classified correctly
-as often as its validation images are. Draws of earlier tasks have the geometric mean of all widths, weighted by the
-number of mistakes, since a task without any could be much narrower. The first task alone has few classes to be mistaken
-for, and would need widths that are much too large for more.
+classified correctly. So s is the width at which draws of the newest task are classified correctly as often as its
+validation images are. It serves draws of all tasks until the next task is learned: a width is larger the fewer classes
+there are to be mistaken for, so those of earlier tasks, and of the first, would be much too large later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import exp, log
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from recollect.deploy.model import VALIDATION_SHARE, Accuracies, LearnedTask, Model
+from recollect.deploy.model import Accuracies, Model
 from recollect.deploy.reader import Reader, unit_owners, unit_shares
 from recollect.device import to_host
 from recollect.rng import Key
@@ -28,31 +26,42 @@ WIDTHS = (0.25, 16.0)
 STEPS = 12  # of the search for a width, each of which halves the range of its logarithm
 HALF_A_MISTAKE = 0.5
 """What a task without mistakes counts for."""
-MIN_IMAGES = 10  # validation images of a task, below which they tell no width
+MIN_IMAGES = 100
+"""Validation images of the newest task, below which nothing is estimated."""
+Draws = tuple[Tensor, Callable[[float], Tensor]]
+"""The units of draws, and their log-probabilities by the width."""
 
 
-class Drawn(NamedTuple):
-    """Pseudo-features of earlier tasks, as the model classifies them."""
+def estimate_earlier_tasks(
+    model: Model, reader: Reader, num_correct: int, num_images: int
+) -> list[Accuracies | None] | None:
+    """Accuracies of all tasks but the newest, of whose images so many are classified correctly over all classes.
 
-    across: Tensor
-    """Uncalibrated log-probabilities over all units [n, units]."""
-    units: Tensor
-    """The unit that each was drawn for [n]."""
-    accuracies: list[Accuracies | None]
-    """Of each earlier task; None for tasks without classes."""
-
-
-def fit_width(model: Model, reader: Reader, num_correct: int, num_images: int) -> float | None:
-    """The width of the newest task, of whose validation images so many are classified correctly over all classes."""
+    None for a task without classes, and for all where there is no earlier one, or too few images tell how wide it is.
+    """
     units = reader.learner.network.units(len(model.tasks) - 1)
     if num_images < MIN_IMAGES or not units.start:
         return None
-    drawn = _draw(model, reader, range(units.start, units.stop))
-    if drawn is None:
+    newest, earlier = (_draw(model, reader, part) for part in (range(units.start, units.stop), range(units.start)))
+    if newest is None or earlier is None:
         return None
-    labels, scores = drawn
+    labels, scores = earlier
     is_correct = _Judge(model)
-    wanted = min(num_correct, num_images - HALF_A_MISTAKE) / num_images
+    drawn = scores(_fit_width(newest, is_correct, min(num_correct, num_images - HALF_A_MISTAKE) / num_images))
+    right = is_correct(drawn, labels)
+    accuracies: list[Accuracies | None] = []
+    for index in range(len(model.tasks) - 1):
+        own = reader.learner.network.units(index)
+        rows = (labels >= own.start) & (labels < own.stop)
+        within = is_correct(drawn[rows][:, own], labels[rows], own)
+        shares = (within.float().mean(), right[rows].float().mean())
+        accuracies.append(Accuracies(*(100 * float(share) for share in shares)) if bool(rows.any()) else None)
+    return accuracies
+
+
+def _fit_width(drawn: Draws, is_correct: _Judge, wanted: float) -> float:
+    """The width at which that share of the draws is classified correctly."""
+    labels, scores = drawn
     low, high = map(log, WIDTHS)
     for _ in range(STEPS):
         middle = (low + high) / 2
@@ -61,39 +70,7 @@ def fit_width(model: Model, reader: Reader, num_correct: int, num_images: int) -
     return exp((low + high) / 2)
 
 
-def draw_earlier_tasks(model: Model, reader: Reader) -> Drawn | None:
-    """Draws of all tasks but the newest; None if there are none, or nothing tells how wide they are."""
-    adapted = [index for index, task in enumerate(model.tasks) if task.adapted]
-    width = _mean_width(model.tasks[adapted[0] if adapted else 0 :])
-    num = reader.learner.network.units(len(model.tasks) - 1).start
-    drawn = _draw(model, reader, range(num)) if num and width else None
-    if drawn is None or width is None:
-        return None
-    units, scores = drawn
-    across, is_correct = scores(width), _Judge(model)
-    right = is_correct(across, units)
-    accuracies: list[Accuracies | None] = []
-    for index in range(len(model.tasks) - 1):
-        own = reader.learner.network.units(index)
-        rows = (units >= own.start) & (units < own.stop)
-        within = is_correct(across[rows][:, own], units[rows], own)
-        shares = (within.float().mean(), right[rows].float().mean())
-        accuracies.append(Accuracies(*(100 * float(share) for share in shares)) if bool(rows.any()) else None)
-    return Drawn(across, units, accuracies)
-
-
-def _mean_width(tasks: Sequence[LearnedTask]) -> float | None:
-    """Of tasks all learned before the first adaptation, or all since then: it changes how many networks read."""
-    known = [task for task in tasks if task.width is not None]
-    images = [VALIDATION_SHARE * sum(task.images.values()) for task in known]
-    mistakes = [
-        max(HALF_A_MISTAKE, (1 - (task.across or 0.0) / 100) * num) for task, num in zip(known, images, strict=True)
-    ]
-    widths = [log(task.width or 1.0) * num for task, num in zip(known, mistakes, strict=True)]
-    return exp(sum(widths) / sum(mistakes)) if known else None
-
-
-def _draw(model: Model, reader: Reader, units: range) -> tuple[Tensor, Callable[[float], Tensor]] | None:
+def _draw(model: Model, reader: Reader, units: range) -> Draws | None:
     """The units of draws, and their log-probabilities by the width."""
     learner, num = reader.learner, max(1, min(NUM_DRAWS, MAX_DRAWS // max(len(model.units), 1)))
     labels = torch.tensor(units).repeat_interleave(num)
