@@ -67,9 +67,9 @@ def _confidence(predictions: dict[str, Any]) -> str:
     every = [is_right for _, _, is_right in _answers(predictions)]
     answered = [is_right for _, sure, is_right in _answers(predictions) if sure >= THRESHOLD]
     return (
-        f"of {len(every)} test images {100 * fmean(every):.0f} % are correct when all are answered; with a threshold of "
-        f"{THRESHOLD:g}, {100 * len(answered) / len(every):.0f} % are answered and {100 * fmean(answered):.0f} % of those "
-        "are correct"
+        f"if all {len(every)} test images get an answer, {100 * fmean(every):.0f} % are correct; with a threshold of "
+        f"{THRESHOLD:g}, {100 - 100 * len(answered) / len(every):.0f} % are answered `unknown`, and "
+        f"{100 * fmean(answered):.0f} % of the others are correct"
     )
 
 

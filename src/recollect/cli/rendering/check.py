@@ -31,8 +31,8 @@ def print_check(console: Console, report: CheckReport) -> None:
         )
     console.print(table)
     console.print(
-        "Accuracy over all classes is that of predict without --task. Was: the accuracy at the reference in the last "
-        "column. Lost: points lost since then with the task known, which --max-forgetting limits."
+        "All classes: predict without --task. Was: the earlier accuracy, measured at the point named under 'since'. "
+        "Lost: the drop with the task known, in points; --max-forgetting limits it."
     )
     _print_details(console, report.details)
     for task, reason in report.objections:
@@ -42,9 +42,8 @@ def print_check(console: Console, report: CheckReport) -> None:
     worst = report.largest_ungated_loss
     if worst is not None:
         console.print(
-            f"Over all classes, as predict answers without --task, the accuracy of {escape(worst.task)} fell from "
-            f"{worst.across_before:.1f} % to {worst.across:.1f} %, among more classes than before; --min-accuracy "
-            "checks that."
+            f"Without --task, accuracy on {escape(worst.task)} fell from {worst.across_before:.1f} % to "
+            f"{worst.across:.1f} %, as there are more classes to choose from; --min-accuracy limits it."
         )
     if report.untested:
         console.print(f"Not tested: {escape(', '.join(report.untested))}.")
