@@ -198,7 +198,7 @@ def test_train_and_test_folders_are_not_mixed(tmp_path: Path) -> None:
         (lambda root: (root / "cat" / "9.png").write_bytes(b"junk"), r"9\.png is not a readable image"),
         (lambda root: (root / "stray.png").write_bytes(b""), r"stray\.png is next to the class folders"),
         (lambda root: (root / "empty").mkdir(), "empty has no images"),
-        (lambda root: (root / "cat" / "dir.png").mkdir(), r"dir\.png is a folder, where images of 'cat' should be"),
+        (lambda root: (root / "cat" / "dir.png").mkdir(), r"'cat' contains the folder .*dir\.png; move its images"),
         (lambda root: (root / "cat" / "gone.png").symlink_to(root / "nowhere"), r"gone\.png is a broken link"),
         (lambda root: (root / "train" / "fish").mkdir(parents=True), "has a folder train/ but no test/"),
     ],
