@@ -107,7 +107,9 @@ def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
 
 def test_loading_explains_that_the_first_learn_was_interrupted(tmp_path: Path) -> None:
     (tmp_path / "model" / "unfinished").mkdir(parents=True)
-    with pytest.raises(UserError, match="its first learn was interrupted; run the same command again"):
+    with pytest.raises(
+        UserError, match="its first learn has not finished; if it is not running now, rerun its command"
+    ):
         ModelStore(tmp_path / "model").load()
 
 

@@ -83,7 +83,9 @@ def read_pointer(folder: Path) -> str:
         if versions:
             raise UserError(f"{path} is missing; {remedy}")
         if (folder / UNFINISHED).is_dir():
-            raise UserError(f"{folder} has no model yet: its first learn was interrupted; run the same command again")
+            raise UserError(
+                f"{folder} has no model yet: its first learn has not finished; if it is not running, rerun its command"
+            )
         if folder.is_file():
             raise UserError(f"{folder} is a file; give the model folder (predict and serve also read exported files)")
         what = f"{folder} has no model" if folder.is_dir() else f"there is no folder {folder}"

@@ -186,7 +186,7 @@ def print_model(console: Console, folder: Path, about: Mapping[str, Any]) -> Non
         listed = ", ".join(escape(str(folder / "versions" / name)) for name in damaged)
         console.print(f"Corrupt versions, which can be deleted: {listed}.")
     if about["unfinished_learn"]:
-        console.print("A learn was interrupted; rerun its command to resume.")
+        console.print("A learn has not finished; if it is not running, rerun its command to resume.")
     shift = about.get("shift")
     if shift is not None:
         console.print(
