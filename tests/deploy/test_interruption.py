@@ -107,9 +107,7 @@ def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
 
 def test_loading_explains_that_the_first_learn_was_interrupted(tmp_path: Path) -> None:
     (tmp_path / "model" / "unfinished").mkdir(parents=True)
-    with pytest.raises(
-        UserError, match="its first learn has not finished; if it is not running now, rerun its command"
-    ):
+    with pytest.raises(UserError, match="its first learn has not finished; if it is not running, rerun its command"):
         ModelStore(tmp_path / "model").load()
 
 
